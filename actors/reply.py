@@ -1,0 +1,84 @@
+"""Answers: a one-shot future for any event loop, and the envelope of a question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Generic, TypeVar
+
+import anyio
+
+from .errors import CallboardError
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+_PENDING: Any = object()
+
+
+class Reply(Generic[T]):
+    """A value or an error that comes once and stays; any number of tasks may await it."""
+
+    __slots__ = ("_callbacks", "_error", "_event", "_value")
+
+    def __init__(self) -> None:
+        self._value: T = _PENDING
+        self._error: BaseException | None = None
+        self._event: anyio.Event | None = None
+        self._callbacks: list[Callable[[Reply[T]], None]] = []
+
+    def done(self) -> bool:
+        """Whether it has come."""
+        return self._value is not _PENDING or self._error is not None
+
+    def set_result(self, value: T) -> None:
+        """Give the value."""
+        self._check_first()
+        self._value = value
+        self._wake()
+
+    def set_error(self, error: BaseException) -> None:
+        """Give the error, which every awaiting task gets."""
+        self._check_first()
+        self._error = error
+        self._wake()
+
+    def add_done_callback(self, callback: Callable[[Reply[T]], None]) -> None:
+        """Call ``callback`` with this reply when it has come; at once if it has."""
+        if self.done():
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    async def wait(self) -> T:
+        """The value, once it is there; or raises the error."""
+        while not self.done():
+            if self._event is None:
+                self._event = anyio.Event()
+            await self._event.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self.wait().__await__()
+
+    def _check_first(self) -> None:
+        if self.done():
+            raise CallboardError("a reply was given twice")
+
+    def _wake(self) -> None:
+        if self._event is not None:
+            self._event.set()
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+
+class Ask(Generic[M, T]):
+    """A message that wants an answer. The message itself stays a plain value."""
+
+    __slots__ = ("message", "reply")
+
+    def __init__(self, message: M) -> None:
+        self.message = message
+        self.reply: Reply[T] = Reply()

@@ -1,0 +1,96 @@
+"""Settings of an engine."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any, Literal, NoReturn
+
+import msgspec
+
+from ..scheduler.config import SchedulerConfig, at_least
+from ..scheduler.errors import ConfigError, NotBuiltError
+from ..scheduler.policy import Policy
+
+
+class _NamesChecked(type(msgspec.Struct)):
+    """Refuses unknown settings, and names the known one that was probably meant."""
+
+    def __call__(cls, *args: Any, **settings: Any) -> Any:
+        known = list(cls.__struct_fields__)
+        for name in settings:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f", did you mean {near[0]!r}?" if near else f", known are {', '.join(known)}"
+                raise ConfigError(f"unknown setting {name!r}{hint}")
+        return super().__call__(*args, **settings)
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesChecked):
+    """Settings of an engine; None leaves a choice to the runner or the model.
+
+    Args:
+        model: a folder in Hugging Face layout, a .gguf file, or the name of an installed model.
+        dtype: type of the weights in memory, "float32" on a CPU.
+        device: "cpu".
+        max_model_len: tokens of one request, prompt and output together.
+        block_size: tokens in a KV block.
+        num_kv_blocks: blocks of the KV cache; or kv_cache_memory: its size in bytes.
+        max_num_running_reqs: requests computed at once.
+        max_num_scheduled_tokens: tokens that one step may compute.
+        long_prefill_token_threshold: most tokens of one request in a step that serves others; 0: no cap.
+        enable_chunked_prefill: whether a prompt may be split over steps.
+        enable_prefix_caching: whether equal prefixes are computed once.
+        policy: "fcfs", "priority", or a ``Policy``.
+        steps_in_flight: steps planned ahead of their results; 1 waits for each, 2 overlaps.
+        max_waiting: unfinished requests beyond the running ones; more are refused.
+        num_threads: the runner's threads.
+        drain_timeout: seconds that stopping waits for actors to end by themselves.
+    """
+
+    model: str | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+    max_model_len: int | None = None
+    block_size: int = 16
+    num_kv_blocks: int | None = None
+    kv_cache_memory: int | None = None
+    max_num_running_reqs: int = 256
+    max_num_scheduled_tokens: int = 2048
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    watermark: float = 0.0
+    policy: str | Policy = "fcfs"
+    steps_in_flight: int = 2
+    max_waiting: int = 100_000
+    num_threads: int | None = None
+    drain_timeout: float = 5.0
+    speculative: Any = None
+    encoder_cache_tokens: int | None = None
+    max_num_encoder_tokens: int | None = None
+    kv_connector: Any = None
+    kv_load_failure: Literal["recompute", "fail"] = "recompute"
+    isolation: Literal["thread", "process"] = "thread"
+
+    def __post_init__(self) -> None:
+        at_least("max_waiting", self.max_waiting, 0)
+        for name in ("max_model_len", "kv_cache_memory", "num_threads"):
+            if (value := getattr(self, name)) is not None:
+                at_least(name, value, 1)
+        if self.num_kv_blocks is not None and self.kv_cache_memory is not None:
+            raise ConfigError("num_kv_blocks and kv_cache_memory both size the KV cache, give one of them")
+        for name in ("speculative", "encoder_cache_tokens", "max_num_encoder_tokens", "kv_connector"):
+            if getattr(self, name) is not None:
+                _refuse(name, getattr(self, name))
+        if self.isolation != "thread":
+            _refuse("isolation", self.isolation)
+        self.scheduler(max_model_len=self.max_model_len or self.max_num_scheduled_tokens)  # its limits, checked early
+
+    def scheduler(self, **facts: Any) -> SchedulerConfig:
+        """The scheduler's part, completed with what the runner says of itself."""
+        shared = {name: getattr(self, name) for name in SchedulerConfig.__struct_fields__ if hasattr(self, name)}
+        return SchedulerConfig(**shared | facts)
+
+
+def _refuse(name: str, value: object) -> NoReturn:
+    raise NotBuiltError(f"{name}={value!r} is not supported yet")

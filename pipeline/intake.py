@@ -1,0 +1,145 @@
+"""The way in: text becomes tokens, prompts are checked and keyed, requests are submitted."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from ..actors import Actor, Channel
+from ..runner.runner import RunnerInfo
+from ..scheduler.errors import InvalidRequestError
+from ..scheduler.hashing import extend_keys, root_key
+from ..scheduler.messages import Submit
+from ..scheduler.params import SamplingParams
+from ..scheduler.request import Request
+from .board import Board
+from .tokenizer import Tokenizer
+
+# A millisecond's work of the tokenizer, about; longer prompts go to a thread.
+LONG_PROMPT = 4_000  # characters, or tokens
+
+
+class Prompted(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt as it was given: text or tokens."""
+
+    request_id: str
+    text: str | None = None
+    token_ids: list[int] | None = None
+    add_special_tokens: bool = True
+    params: SamplingParams
+    priority: int = 0
+    cache_salt: str | None = None
+    adapter: str | None = None
+    arrived: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Characters or tokens."""
+        return len(self.text if self.text is not None else self.token_ids or ())
+
+
+class Intake:
+    """Makes requests of prompts. Raises InvalidRequestError for what can never be served."""
+
+    def __init__(
+        self, info: RunnerInfo, tokenizer: Tokenizer | None, *, max_model_len: int, num_kv_blocks: int, keyed: bool
+    ) -> None:
+        self._info, self._tokenizer = info, tokenizer
+        self._max_model_len, self._num_kv_blocks, self._keyed = max_model_len, num_kv_blocks, keyed
+
+    def request(self, prompted: Prompted) -> Request:
+        """The request of a prompt."""
+        token_ids = self._token_ids(prompted)
+        self.check_prompt(token_ids, prompted.request_id)
+        return Request(
+            request_id=prompted.request_id,
+            prompt_token_ids=token_ids,
+            sampling_params=prompted.params,
+            priority=prompted.priority,
+            arrival_time=prompted.arrived,
+            cache_salt=prompted.cache_salt,
+            adapter=prompted.adapter,
+            block_digests=self._keys(prompted, token_ids) if self._keyed else None,
+        )
+
+    def check_prompt(self, token_ids: list[int], request_id: str) -> None:
+        """Raise InvalidRequestError for a prompt that can never be served."""
+        count, limit = len(token_ids), self._max_model_len - 1
+        if not count:
+            raise InvalidRequestError(f"prompt has no tokens, at least 1 is needed (request {request_id})")
+        if count > limit:
+            raise InvalidRequestError(f"prompt has {count} tokens, limit is {limit} (request {request_id})")
+        need = -(-count // self._info.block_size)
+        if need > self._num_kv_blocks:
+            raise InvalidRequestError(
+                f"prompt has {count} tokens and needs {need} KV blocks, limit is {self._num_kv_blocks} "
+                f"(request {request_id})"
+            )
+        low, high = min(token_ids), max(token_ids)
+        self.check_token("prompt token id", low if low < 0 else high, request_id)
+
+    def check_token(self, what: str, token: int, request_id: str) -> None:
+        """Raise InvalidRequestError for a token id that the model does not have."""
+        if not 0 <= token < self._info.vocab_size:
+            raise InvalidRequestError(
+                f"{what} is {token}, limits are 0 and {self._info.vocab_size - 1} (request {request_id})"
+            )
+
+    def _token_ids(self, prompted: Prompted) -> list[int]:
+        if prompted.text is None:
+            return list(prompted.token_ids or ())
+        if self._tokenizer is None:
+            raise InvalidRequestError(
+                f"prompt is text and the engine has no tokenizer, give token ids (request {prompted.request_id})"
+            )
+        return self._tokenizer.encode(prompted.text, add_special_tokens=prompted.add_special_tokens)
+
+    def _keys(self, prompted: Prompted, token_ids: list[int]) -> list[bytes]:
+        keys: list[bytes] = []
+        size = self._info.block_size
+        root = root_key(
+            weights_id=self._info.weights_id, block_size=size, adapter=prompted.adapter, salt=prompted.cache_salt
+        )
+        extend_keys(keys, root, token_ids, size)
+        return keys
+
+
+class IntakeActor(Actor):
+    """Turns prompts into submissions; long ones in a thread, so that nobody waits behind them."""
+
+    def __init__(self, core: Intake, board: Board, *, submits: Channel[Submit], max_waiting: int) -> None:
+        super().__init__("intake", sends_to=[submits])
+        self.core, self._board, self._submits = core, board, submits
+        self.prompts: Channel[Prompted] = self.mailbox.lane("prompts", max_waiting)
+
+    async def run(self) -> None:
+        # Threads of our own: the host's may all be waiting for results of this engine.
+        threads = anyio.CapacityLimiter(1)
+        async with anyio.create_task_group() as tasks:
+            async for prompted in self.prompts:
+                if prompted.size <= LONG_PROMPT:
+                    self._submit(prompted.request_id, self._request(prompted))
+                else:
+                    tasks.start_soon(self._submit_long, prompted, threads)
+        self._submits.close()
+
+    async def _submit_long(self, prompted: Prompted, threads: anyio.CapacityLimiter) -> None:
+        request = await anyio.to_thread.run_sync(self._request, prompted, limiter=threads)
+        self._submit(prompted.request_id, request)
+
+    def _request(self, prompted: Prompted) -> Request | Exception:
+        try:
+            return self.core.request(prompted)
+        except Exception as error:  # noqa: BLE001 - whatever a prompt does to the tokenizer is its request's end
+            return error
+
+    def _submit(self, request_id: str, request: Request | Exception) -> None:
+        stream = self._board.get(request_id)
+        if stream is None:  # aborted while it was on its way
+            return
+        if isinstance(request, Exception):
+            self._board.fail(request_id, request)
+            return
+        stream.prompt_token_ids = request.prompt_token_ids
+        self._submits.send_nowait(Submit(request))

@@ -1,0 +1,88 @@
+"""What users get: outputs of requests, and the engine's counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens that a request has used so far."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """When things happened to a request, in seconds on the event loop's clock; None: not yet."""
+
+    arrived: float
+    first_token: float | None = None
+    finished: float | None = None
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """Seconds from arrival to the first token."""
+        return None if self.first_token is None else self.first_token - self.arrived
+
+
+class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """One completion of a prompt.
+
+    ``text`` and ``token_ids`` are what is new, all so far, or all at the end, as the request's
+    ``output_kind`` says. ``stop_reason`` is the stop string or stop token that ended it.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: Any = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request has given."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    num_cached_tokens: int
+    usage: Usage
+    timings: Timings
+    prompt_logprobs: Any = None
+
+    @property
+    def text(self) -> str:
+        """The text of the first completion."""
+        return self.outputs[0].text
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of an engine, since it started where not said otherwise."""
+
+    num_running: int  # requests that hold a row now
+    num_waiting: int  # requests that wait now, those not yet tokenized included
+    kv_blocks_total: int  # usable blocks
+    kv_blocks_free: int  # held by nobody now, cached ones included
+    kv_blocks_cached: int  # found by their key now
+    prefix_queries: int  # prompt tokens looked up
+    prefix_hits: int  # prompt tokens found
+    num_preemptions: int  # times that a request lost its blocks
+    num_steps: int  # plans made
+    num_prompt_tokens: int  # of requests submitted
+    num_generated_tokens: int  # outputs
+    num_finished: int  # requests ended, whatever the reason
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV cache that is held, 0 to 1."""
+        return 1.0 - self.kv_blocks_free / self.kv_blocks_total

@@ -1,0 +1,200 @@
+"""The public stream: a request's state, and a signal for whoever waits for news of it.
+
+It is not a channel. The engine adds to the state, a reader takes what is new, and taking has
+no await in it: whatever cancels a read, no token is lost. A slow reader finds all that came
+since in one output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from ..actors import Signal
+from ..scheduler.messages import Finished
+from ..scheduler.params import SamplingParams
+from ..scheduler.request import FinishReason
+from .outputs import CompletionOutput, RequestOutput, Timings, Usage
+from .text import TextBuilder
+
+
+class StreamState:
+    """One request as its reader sees it: what came, what was taken, how it ended."""
+
+    def __init__(self, request_id: str, params: SamplingParams, text: TextBuilder | None, arrived: float) -> None:
+        self.request_id = request_id
+        self.params = params
+        self.prompt_token_ids: list[int] = []
+        self.num_cached_tokens = 0
+        self.end: Finished | None = None
+        self.error: BaseException | None = None
+        self.news = Signal()
+        self._text = text
+        self._tokens: list[int] = []
+        self._num_taken = 0  # tokens in outputs already given
+        self._num_fed = 0  # tokens turned into text
+        self._new_text: list[str] = []
+        self._hidden = 0  # tokens at the end whose text is not shown
+        self._closed = False  # the last output was given
+        self._arrived = arrived
+        self._first_token: float | None = None
+        self._finished: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.end is not None or self.error is not None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self._tokens)
+
+    # --- the engine's side
+
+    def push(self, token: int, now: float) -> str | None:
+        """One more token; returns the stop string that it completes, if any."""
+        if self._first_token is None:
+            self._first_token = now
+        self._tokens.append(token)
+        self.news.set()
+        if self._text is None or not self._text.searches:
+            return None
+        return self._feed_text()
+
+    def finish(self, end: Finished, now: float) -> None:
+        """The request's one end."""
+        self.end, self._finished = end, now
+        by_token = end.reason is FinishReason.STOP and not isinstance(end.stop_reason, str)
+        self._hidden = int(by_token and not self.params.include_stop_str_in_output)
+        self.news.set()
+
+    def fail(self, error: BaseException) -> None:
+        """The request's one end, by an error that its reader gets."""
+        self.error = error
+        self.news.set()
+
+    # --- the reader's side
+
+    def take(self) -> RequestOutput | None:
+        """What is new, as the request's output kind says; None if nothing is. Raises the error."""
+        if self._closed:
+            return None
+        if self.error is not None:
+            self._closed = True
+            raise self.error
+        final_only = self.params.output_kind == "final"
+        if not self.ended and (final_only or self._num_taken == len(self._tokens)):
+            return None
+        return self._output()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last output was given."""
+        return self._closed
+
+    def _output(self) -> RequestOutput:
+        finished = self._closed = self.ended
+        new_text = self._take_text(finished)
+        new_tokens = self._tokens[self._num_taken :]
+        self._num_taken = len(self._tokens)
+        whole = self.params.output_kind != "delta"
+        completion = CompletionOutput(
+            index=0,
+            text=self._text.text if whole and self._text else new_text,
+            token_ids=list(self._tokens) if whole else new_tokens,
+            finish_reason=self.end.reason.value if self.end else None,
+            stop_reason=self.end.stop_reason if self.end else None,
+        )
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=[completion],
+            finished=finished,
+            num_cached_tokens=self.num_cached_tokens,
+            usage=self._usage(),
+            timings=Timings(arrived=self._arrived, first_token=self._first_token, finished=self._finished),
+        )
+
+    def _usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=len(self.prompt_token_ids),
+            completion_tokens=len(self._tokens),
+            cached_tokens=self.num_cached_tokens,
+        )
+
+    # --- text
+
+    def _feed_text(self) -> str | None:
+        """Turn tokens that came since into text."""
+        if self._text is None:
+            return None
+        tokens = self._tokens[self._num_fed : len(self._tokens) - self._hidden]
+        self._num_fed += len(tokens)
+        if not tokens:
+            return None
+        new, matched = self._text.feed(tokens)
+        self._new_text.append(new)
+        return matched
+
+    def _take_text(self, finished: bool) -> str:
+        if self._text is None:
+            return ""
+        by_string = self.end is not None and isinstance(self.end.stop_reason, str)
+        if not by_string:
+            self._feed_text()
+            if finished:
+                self._new_text.append(self._text.finish())
+        text = "".join(self._new_text)
+        self._new_text.clear()
+        return text
+
+
+class RequestStream:
+    """What ``Engine.generate`` returns: an async iterator of ``RequestOutput``.
+
+    The request is aborted when the stream is closed, left as a context manager, or dropped
+    before its end. A read may be cancelled or time out and be made again: no token is lost.
+    One reader at a time.
+    """
+
+    def __init__(self, state: StreamState, abort: Callable[[str], None]) -> None:
+        self._state = state
+        self._abort = abort
+
+    @property
+    def request_id(self) -> str:
+        """The request's id."""
+        return self._state.request_id
+
+    def __aiter__(self) -> RequestStream:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        state = self._state
+        while True:
+            output = state.take()
+            if output is not None:
+                return output
+            if state.exhausted:
+                raise StopAsyncIteration
+            await state.news.wait()
+
+    async def aclose(self) -> None:
+        """Abort the request if it has not ended. May be called twice, from any task."""
+        self._drop()
+
+    async def __aenter__(self) -> RequestStream:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._drop()
+
+    def __del__(self) -> None:
+        self._drop()
+
+    def _drop(self) -> None:
+        if not self._state.ended:
+            self._abort(self._state.request_id)

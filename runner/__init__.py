@@ -1,0 +1,21 @@
+"""Executes: the runner contract, the torch runner, the simulated runner, and model files."""
+
+from typing import TYPE_CHECKING, Any
+
+from .runner import Runner as Runner
+from .runner import RunnerInfo as RunnerInfo
+from .simulated import Gate as Gate
+from .simulated import Latency as Latency
+from .simulated import SimulatedRunner as SimulatedRunner
+
+if TYPE_CHECKING:
+    from .torch_runner import TorchRunner as TorchRunner
+
+
+def __getattr__(name: str) -> Any:
+    # torch takes a second to import: only those who name its runner pay for it.
+    if name == "TorchRunner":
+        from .torch_runner import TorchRunner  # noqa: PLC0415
+
+        return TorchRunner
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

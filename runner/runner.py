@@ -1,0 +1,56 @@
+"""The contract between the engine and whatever computes its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+import msgspec
+
+from ..scheduler.plan import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+
+
+class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a runner can do, known before the first step.
+
+    Args:
+        vocab_size: width of the logits; every token id is below it.
+        max_model_len: most tokens of one request, prompt and output together.
+        block_size: tokens in a KV block.
+        num_kv_blocks: most blocks it can hold, the null block not counted.
+        max_num_running_reqs: rows of its tables.
+        eos_token_ids: tokens that end a text.
+        capabilities: features beyond plain generation ("sampling" is temperature and the like).
+        weights_id: identity of the weights, part of every prefix-cache key.
+    """
+
+    vocab_size: int
+    max_model_len: int
+    block_size: int
+    num_kv_blocks: int
+    max_num_running_reqs: int
+    eos_token_ids: tuple[int, ...] = ()
+    capabilities: frozenset[str] = frozenset()
+    weights_id: str = ""
+
+
+class Runner(Protocol):
+    """Computes steps in the order in which they are submitted."""
+
+    @property
+    def info(self) -> RunnerInfo:
+        """Limits and capabilities; constant."""
+        ...
+
+    def submit(
+        self, plan: SchedulerOutput, grammar: Awaitable[GrammarOutput] | None = None
+    ) -> Awaitable[ModelRunnerOutput]:
+        """Take a step and return at once; step N+1 may be submitted before N is done.
+
+        The awaitable gives the step's result, or raises what ended the runner.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Give back threads and memory; steps not yet done are dropped. May be called twice."""
+        ...

@@ -1,0 +1,44 @@
+"""A runner as an actor: plans in, results out, several steps under way."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from ..actors import Actor, Channel
+from ..scheduler.messages import StepDone
+from ..scheduler.plan import ModelRunnerOutput, SchedulerOutput
+from .runner import Runner
+
+
+class RunnerActor(Actor):
+    """Hands plans to the runner as they come, and results to the scheduler in the same order.
+
+    A plan keeps its place in the lane until its result was delivered: the lane's capacity is
+    the number of steps in flight.
+    """
+
+    def __init__(self, runner: Runner, *, steps_in_flight: int) -> None:
+        super().__init__("runner")
+        self.runner = runner
+        self.plans: Channel[SchedulerOutput] = self.mailbox.lane("plans", steps_in_flight)
+        self._under_way: Channel[Awaitable[ModelRunnerOutput]] = Channel(steps_in_flight, name="steps under way")
+        self._deliver: Callable[[StepDone], None] | None = None
+
+    def deliver_to(self, deliver: Callable[[StepDone], None]) -> None:
+        """Where results go: the scheduler's control lane, which never blocks."""
+        self._deliver = deliver
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._collect)
+            async for plan in self.plans.leases():
+                self._under_way.send_nowait(self.runner.submit(plan))
+            self._under_way.close()
+
+    async def _collect(self) -> None:
+        assert self._deliver is not None
+        async for step in self._under_way:
+            self._deliver(StepDone(await step))
+            self.plans.settle()

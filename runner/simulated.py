@@ -1,0 +1,140 @@
+"""A runner without a neural network: real plans, real block tables, simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator
+from typing import Any
+
+import anyio
+import msgspec
+
+from ..scheduler.errors import EngineDeadError, NotBuiltError
+from ..scheduler.plan import GrammarOutput, IntArray, ModelRunnerOutput, SchedulerOutput
+from .runner import RunnerInfo
+from .toy_model import ToyModel
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a step takes, in seconds: a fixed part, and parts for its tokens and requests."""
+
+    fixed: float = 0.0
+    per_token: float = 0.0
+    per_request: float = 0.0
+
+    def of(self, plan: SchedulerOutput) -> float:
+        """The time of one step."""
+        return self.fixed + self.per_token * plan.total_num_scheduled_tokens + self.per_request * len(plan.req_ids)
+
+
+class Gate:
+    """Holds steps back until a test lets them through."""
+
+    def __init__(self) -> None:
+        self._passes: float = float("inf")
+        self._opened = anyio.Event()
+
+    def close(self) -> None:
+        """From now on a step waits."""
+        self._passes = 0
+
+    def open(self, steps: float = float("inf")) -> None:
+        """Let this many steps through, by default all."""
+        self._passes += steps
+        self._opened.set()
+
+    async def passed(self) -> None:
+        """Wait until a step may execute."""
+        while self._passes < 1:
+            self._opened = anyio.Event()
+            await self._opened.wait()
+        self._passes -= 1
+
+
+class SimulatedRunner:
+    """A device that executes steps one after another, as a toy model.
+
+    A step reads the KV slots when it executes, at the end of its latency, and not when it is
+    submitted. Works on any event loop; on trio's autojump clock the latency costs no time.
+
+    Args:
+        eos_token_ids: tokens that end a text; the toy model gives them by chance.
+        latency: the time of a step; None: none.
+        faults: step number -> the exception in which the step ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 1000,
+        num_kv_blocks: int = 1024,
+        block_size: int = 16,
+        max_num_running_reqs: int = 256,
+        max_model_len: int = 4096,
+        eos_token_ids: tuple[int, ...] = (),
+        latency: Latency | None = None,
+        faults: dict[int, Exception] | None = None,
+    ) -> None:
+        self.info = RunnerInfo(
+            vocab_size=vocab_size,
+            max_model_len=max_model_len,
+            block_size=block_size,
+            num_kv_blocks=num_kv_blocks,
+            max_num_running_reqs=max_num_running_reqs,
+            eos_token_ids=eos_token_ids,
+            weights_id="toy",
+        )
+        self.gate = Gate()
+        self.num_steps = 0  # executed so far
+        self.busy_seconds = 0.0  # of simulated device time
+        self._model = ToyModel(
+            vocab_size=vocab_size,
+            num_kv_blocks=num_kv_blocks,
+            block_size=block_size,
+            max_num_running_reqs=max_num_running_reqs,
+            max_model_len=max_model_len,
+        )
+        self._latency = latency or Latency()
+        self._faults = faults or {}
+        self._free_at = 0.0
+        self._closed = False
+
+    def submit(
+        self, plan: SchedulerOutput, grammar: Awaitable[GrammarOutput] | None = None
+    ) -> Awaitable[ModelRunnerOutput]:
+        """Take a step; its awaitable executes it when the steps before it are done."""
+        if grammar is not None:
+            raise NotBuiltError("grammars are not supported by the simulated runner yet")
+        if self._closed:
+            raise EngineDeadError(f"the runner is closed, step {plan.step} came late")
+        return _Step(self, plan, anyio.current_time())
+
+    async def aclose(self) -> None:
+        """Refuse further steps."""
+        self._closed = True
+
+    async def execute(self, plan: SchedulerOutput, submitted: float) -> ModelRunnerOutput:
+        """The device's turn: one step, after its latency."""
+        took = self._latency.of(plan)
+        # The device starts a step as soon as it has it and is free, whenever the host looks.
+        self._free_at = max(self._free_at, submitted) + took
+        self.busy_seconds += took
+        await anyio.sleep_until(self._free_at)
+        await self.gate.passed()
+        if fault := self._faults.get(plan.step):
+            raise fault
+        self.num_steps += 1
+        return ModelRunnerOutput(step=plan.step, token_ids=self.compute(plan))
+
+    def compute(self, plan: SchedulerOutput) -> IntArray:
+        """Execute a plan at once: a token for each entry that samples."""
+        return self._model.execute(plan)
+
+
+class _Step:
+    """A submitted step; awaiting it gives the result."""
+
+    def __init__(self, runner: SimulatedRunner, plan: SchedulerOutput, submitted: float) -> None:
+        self._runner, self._plan, self._submitted = runner, plan, submitted
+
+    def __await__(self) -> Generator[Any, Any, ModelRunnerOutput]:
+        return self._runner.execute(self._plan, self._submitted).__await__()

@@ -1,0 +1,116 @@
+"""The blocks of the KV cache: who holds them, what they contain, who is reused next."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from .errors import BooksError
+
+NULL_BLOCK = 0
+
+
+class BlockPool:
+    """Blocks 1..num_blocks with reference counts, an LRU order of the free ones, and keys.
+
+    A free block keeps its content and its key until it is handed out again, so it can still
+    be shared. Block 0 is the null block and is never handed out.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._refs = [0] * (num_blocks + 1)
+        self._key: list[bytes | None] = [None] * (num_blocks + 1)
+        self._block_of: dict[bytes, int] = {}
+        self.num_evictions = 0
+        # First in, first reused. An ordered dict gives up a block from the middle at once.
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks + 1))
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody holds, cached ones included."""
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that can be found by their key, held ones included."""
+        return len(self._block_of)
+
+    def take(self, count: int) -> list[int]:
+        """Hand out ``count`` blocks, the longest free first. Raises BooksError if too few are free."""
+        if count > len(self._free):
+            raise BooksError(f"{count} blocks were taken, {len(self._free)} are free")
+        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for block in blocks:
+            self._forget(block)
+            self._refs[block] = 1
+        return blocks
+
+    def find(self, key: bytes) -> int:
+        """The block with this key, or the null block."""
+        return self._block_of.get(key, NULL_BLOCK)
+
+    def is_free(self, block: int) -> bool:
+        """Whether nobody holds the block."""
+        return self._refs[block] == 0
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """Hold cached blocks once more."""
+        for block in blocks:
+            if self._refs[block] == 0:
+                del self._free[block]
+            self._refs[block] += 1
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Hold blocks once less, a sequence's tail first.
+
+        Cached blocks join the end of the free order, so the tail is reused before the head;
+        blocks without a key can serve nobody and are reused first.
+        """
+        useless: list[int] = []
+        for block in reversed(blocks):
+            self._refs[block] -= 1
+            if self._refs[block] == 0:
+                self._free[block] = None
+                if self._key[block] is None:
+                    useless.append(block)
+            elif self._refs[block] < 0:
+                raise BooksError(f"block {block} was released more often than it was held")
+        for block in reversed(useless):
+            self._free.move_to_end(block, last=False)
+
+    def last_hold(self, blocks: Iterable[int]) -> int:
+        """How many of these blocks would become free if they were released once."""
+        return sum(self._refs[block] == 1 for block in blocks)
+
+    def publish(self, block: int, key: bytes) -> None:
+        """Let a held block be found by its key; of equal blocks the first stays."""
+        if key not in self._block_of and self._key[block] is None:
+            self._block_of[key] = block
+            self._key[block] = key
+
+    def forget_all(self) -> bool:
+        """Forget every key, if nobody holds a block."""
+        if len(self._free) != self.num_blocks:
+            return False
+        self._key = [None] * (self.num_blocks + 1)
+        self._block_of.clear()
+        return True
+
+    def _forget(self, block: int) -> None:
+        key = self._key[block]
+        if key is not None:
+            del self._block_of[key]
+            self._key[block] = None
+            self.num_evictions += 1
+
+    def check(self, holds: Sequence[int]) -> None:
+        """Raise BooksError unless ``holds[b]`` is how often block b is held, and all agrees."""
+        for block in range(1, self.num_blocks + 1):
+            if self._refs[block] != holds[block]:
+                raise BooksError(f"block {block} has {self._refs[block]} references, {holds[block]} holders")
+            if (self._refs[block] == 0) != (block in self._free):
+                raise BooksError(f"block {block} has {self._refs[block]} references, free: {block in self._free}")
+        for key, block in self._block_of.items():
+            if self._key[block] != key:
+                raise BooksError(f"block {block} is found by a key that is not its own")

@@ -1,0 +1,71 @@
+"""Settings of the scheduler, checked once when they are made."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .errors import ConfigError
+from .policy import Policy
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and choices of one scheduler.
+
+    Args:
+        max_num_running_reqs: requests that may hold a row at once.
+        max_num_scheduled_tokens: tokens that one step may compute (the token budget).
+        max_model_len: tokens of one request, prompt and output together.
+        block_size: tokens in a KV block.
+        num_kv_blocks: blocks of the pool; None: learnt from the KV cache at the first plan.
+        policy: "fcfs", "priority", or an object with the methods of ``Policy``.
+        enable_prefix_caching: whether blocks are published and looked up.
+        enable_chunked_prefill: whether a prompt may be split over steps.
+        long_prefill_token_threshold: most tokens of one request in a step that has
+            others to serve; 0 is no cap.
+        watermark: share of the pool kept free when a request is admitted beside others.
+        steps_in_flight: plans that may be under way at once; the channel's capacity.
+        eos_token_ids: tokens that end a text.
+        weights_id: identity of the weights, part of every prefix-cache key.
+    """
+
+    max_num_running_reqs: int = 256
+    max_num_scheduled_tokens: int = 8192
+    max_model_len: int = 8192
+    block_size: int = 16
+    num_kv_blocks: int | None = None
+    policy: str | Policy = "fcfs"
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    watermark: float = 0.0
+    steps_in_flight: int = 1
+    eos_token_ids: tuple[int, ...] = ()
+    weights_id: str = ""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_num_running_reqs",
+            "max_num_scheduled_tokens",
+            "max_model_len",
+            "block_size",
+            "steps_in_flight",
+        ):
+            at_least(name, getattr(self, name), 1)
+        if self.num_kv_blocks is not None:
+            at_least("num_kv_blocks", self.num_kv_blocks, 1)
+        at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        if not 0.0 <= self.watermark < 1.0:
+            raise ConfigError(f"watermark is {self.watermark}, the limits are 0 and below 1")
+        if not self.enable_chunked_prefill and self.max_num_scheduled_tokens < self.max_model_len:
+            raise ConfigError(
+                f"without chunked prefill max_num_scheduled_tokens ({self.max_num_scheduled_tokens}) "
+                f"must be at least max_model_len ({self.max_model_len})"
+            )
+
+
+def at_least(name: str, value: object, low: int) -> None:
+    """Raise ConfigError unless ``value`` is a whole number of at least ``low``."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}, a whole number is needed")
+    if value < low:
+        raise ConfigError(f"{name} is {value}, the least is {low}")

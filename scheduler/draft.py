@@ -1,0 +1,58 @@
+"""A step in the making: what the running requests want, computed on columns."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .messages import Grow
+from .plan import IntArray
+from .running_table import RunningTable
+
+
+class Draft:
+    """Who wants how many tokens, in order of admission, and how many blocks that takes.
+
+    ``short[i]`` is what request i lacks; up to 0 it has room in its last block.
+    """
+
+    __slots__ = ("num_tokens", "rows", "short")
+
+    def __init__(self, rows: IntArray, num_tokens: IntArray, short: IntArray) -> None:
+        self.rows = rows
+        self.num_tokens = num_tokens
+        self.short = short
+
+
+def want_running(table: RunningTable, *, budget: int, cap: int, block_size: int) -> Draft:
+    """Tokens that running requests lack, at most ``cap`` each (0: all), while the budget lasts."""
+    rows = table.order
+    target = table.known[rows] + table.promised[rows]
+    missing = target - table.computed[rows]
+    # The last permitted token needs no step of its own: nothing is planned past a known end.
+    missing[target >= table.limit[rows]] = 0
+    if cap:
+        np.minimum(missing, cap, out=missing)
+    before = np.cumsum(missing) - missing
+    wanted = np.minimum(missing, np.maximum(budget - before, 0))
+    rows, wanted = rows[wanted > 0], wanted[wanted > 0]
+    need = -(-(table.computed[rows] + wanted) // block_size)
+    return Draft(rows, wanted, need - table.blocks[rows])
+
+
+def blocks_wanted(table: RunningTable, draft: Draft) -> list[Grow]:
+    """The requests that have no room left."""
+    (short,) = np.nonzero(draft.short > 0)
+    ids = table.ids[draft.rows[short]].tolist()
+    return [Grow(req_id=req_id, num_blocks=n) for req_id, n in zip(ids, draft.short[short].tolist(), strict=True)]
+
+
+def newly_full(table: RunningTable, draft: Draft, block_size: int) -> list[tuple[int, int]]:
+    """(row, full blocks) where this step or those before have filled blocks with known tokens."""
+    order = table.order
+    computed = table.computed.copy()
+    # A request that still waits for blocks may get none: its new tokens do not count yet.
+    sure = draft.short <= 0
+    computed[draft.rows[sure]] += draft.num_tokens[sure]
+    full = np.minimum(computed[order], table.known[order]) // block_size
+    (due,) = np.nonzero(full > table.published[order])
+    return list(zip(order[due].tolist(), full[due].tolist(), strict=True))

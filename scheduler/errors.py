@@ -1,0 +1,54 @@
+"""Errors of the engine, as its users meet them.
+
+CallboardError                 everything that this project raises on purpose
+├── ConfigError                a setting is unknown, out of range, or contradicts another
+├── ModelLoadError             a model's files are missing, damaged or of an unsupported kind
+├── InvalidRequestError        a request can never be served as it was asked for
+├── EngineOverloadedError      the waiting room is full: the same request may be sent again later
+├── EngineDeadError            the engine ended with an error, which is its __cause__
+├── NotBuiltError              asked for a feature that this version refuses
+└── BooksError                 an audit found counts that do not agree (a fault of ours)
+
+Texts say what was wrong, what was got, what the limit is, and which request it was.
+"""
+
+from ..actors.errors import CallboardError
+
+__all__ = [
+    "BooksError",
+    "CallboardError",
+    "ConfigError",
+    "EngineDeadError",
+    "EngineOverloadedError",
+    "InvalidRequestError",
+    "ModelLoadError",
+    "NotBuiltError",
+]
+
+
+class ConfigError(CallboardError, ValueError):
+    """A setting is unknown, out of range, or contradicts another."""
+
+
+class ModelLoadError(CallboardError):
+    """A model's files are missing, damaged or of an unsupported kind."""
+
+
+class InvalidRequestError(CallboardError, ValueError):
+    """A request can never be served as it was asked for; nothing was held for it."""
+
+
+class NotBuiltError(InvalidRequestError):
+    """The request names a feature that this version refuses rather than ignores."""
+
+
+class EngineOverloadedError(CallboardError):
+    """The waiting room is full; the same request may be sent again later."""
+
+
+class EngineDeadError(CallboardError):
+    """The engine has ended; its one cause is ``__cause__``."""
+
+
+class BooksError(CallboardError):
+    """An audit found counts that do not agree; the text holds the numbers."""

@@ -1,0 +1,26 @@
+"""The KV cache manager as an actor: one reservation a step."""
+
+from __future__ import annotations
+
+from ..actors import Actor, Ask
+from .kv_cache_manager import KVCacheManager
+from .messages import Granted, Reserve
+
+
+class KVCacheActor(Actor):
+    """Answers reservations in the order in which they come."""
+
+    def __init__(self, core: KVCacheManager) -> None:
+        super().__init__("kv_cache")
+        self.core = core
+        # Only the scheduler asks, and it waits for each answer: one place is enough.
+        self.wants = self.mailbox.lane("reserve", 1)
+
+    async def run(self) -> None:
+        ask: Ask[Reserve, Granted]
+        async for ask in self.wants:
+            try:
+                ask.reply.set_result(self.core.reserve(ask.message))
+            except BaseException as error:
+                ask.reply.set_error(error)
+                raise

@@ -1,0 +1,38 @@
+"""What a request may never exceed: checked at the door, with both numbers in the text."""
+
+from __future__ import annotations
+
+from .config import SchedulerConfig
+from .errors import InvalidRequestError
+from .request import Request
+
+
+def refuse_invalid(request: Request, config: SchedulerConfig, pool_blocks: int | None) -> None:
+    """Raise InvalidRequestError for a request that can never be served."""
+    count, limit = len(request.prompt_token_ids), config.max_model_len - 1
+    if not count:
+        raise InvalidRequestError(f"prompt has no tokens, at least 1 is needed (request {request.request_id})")
+    if count > limit:
+        raise InvalidRequestError(f"prompt has {count} tokens, limit is {limit} (request {request.request_id})")
+    if error := pool_error(request, config, pool_blocks):
+        raise InvalidRequestError(error)
+
+
+def pool_error(request: Request, config: SchedulerConfig, pool_blocks: int | None) -> str | None:
+    """Why the KV cache can never hold the prompt; None if it can, or if its size is not known yet."""
+    count = len(request.prompt_token_ids)
+    need = -(-count // config.block_size)
+    if pool_blocks is None or need <= pool_blocks:
+        return None
+    return (
+        f"prompt has {count} tokens and needs {need} KV blocks, limit is {pool_blocks} (request {request.request_id})"
+    )
+
+
+def token_limit(request: Request, config: SchedulerConfig, pool_blocks: int | None) -> int:
+    """Tokens at which a request ends by length; the last one needs no KV slot."""
+    limit = config.max_model_len
+    if pool_blocks is not None:
+        limit = min(limit, pool_blocks * config.block_size + 1)
+    max_tokens = request.sampling_params.max_tokens
+    return limit if max_tokens is None else min(limit, len(request.prompt_token_ids) + max_tokens)

@@ -1,0 +1,214 @@
+"""The records that actors send each other, one group for each receiver.
+
+Commands are imperative, events are past tense. All are frozen and encode to msgpack, so a
+channel may be replaced by a socket. Between any two actors the number of records in a step
+does not depend on how many requests run.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput
+from .request import FinishReason, Request
+
+# --- to the scheduler: the data lane
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True):
+    """Take in a new request."""
+
+    request: Request
+
+
+# --- to the scheduler: the control lane
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """End these requests; ids that are unknown or have ended are ignored."""
+
+    request_ids: list[str]
+
+
+class StepDone(msgspec.Struct, frozen=True, tag=True):
+    """A step has ended with this result."""
+
+    output: ModelRunnerOutput
+
+
+# --- to the KV cache
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True):
+    """A request's blocks are given up; ``fence`` is the last step that may touch them.
+
+    ``digests`` are keys of its last full blocks which the cache has not been told yet.
+    """
+
+    req_id: str
+    fence: int
+    digests: list[bytes] = []
+    num_full_blocks: int = 0
+
+
+class Publish(msgspec.Struct, frozen=True, kw_only=True):
+    """The first ``num_full_blocks`` of a request's table are computed by planned steps.
+
+    ``digests`` continue the keys that the cache has for the request.
+    """
+
+    req_id: str
+    num_full_blocks: int
+    digests: list[bytes] = []
+
+
+class Grow(msgspec.Struct, frozen=True, kw_only=True):
+    """A running request needs more blocks for its next tokens."""
+
+    req_id: str
+    num_blocks: int
+
+
+class Victim(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that may be preempted; ``fence`` is the last step that may touch its blocks."""
+
+    req_id: str
+    fence: int
+
+
+class Admit(msgspec.Struct, frozen=True, kw_only=True):
+    """A waiting request wants a row; blocks for all its known tokens, or nothing.
+
+    ``digests`` are the keys of its full blocks; ``read_cache`` is false where every token
+    must be computed; ``resumed`` requests are counted apart.
+    """
+
+    req_id: str
+    num_tokens: int
+    digests: list[bytes]
+    read_cache: bool = True
+    resumed: bool = False
+
+
+class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """All that one step wants of the KV cache, in the order in which it is to be granted.
+
+    ``completed`` is the last step whose result was applied: fences up to it are open.
+    The rest bounds admission: ``token_budget`` tokens are left in the step, a prompt gets at
+    most ``prefill_cap`` of them (0: all) and is split where ``split_prompts`` allows it,
+    ``keep_free`` blocks stay free unless the pool is idle.
+    """
+
+    completed: int
+    release: list[Release] = []
+    grow: list[Grow] = []
+    victims: list[Victim] = []
+    publish: list[Publish] = []
+    admit: list[Admit] = []
+    token_budget: int = 0
+    prefill_cap: int = 0
+    split_prompts: bool = True
+    keep_free: int = 0
+
+
+# --- from the KV cache
+
+
+class Admitted(msgspec.Struct, frozen=True, kw_only=True):
+    """A waiting request got its blocks; ``num_scheduled_tokens`` are computed in this step."""
+
+    req_id: str
+    block_ids: BlockIds
+    num_cached_tokens: int
+    num_scheduled_tokens: int
+
+
+class Granted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What the KV cache gave.
+
+    ``stalled`` requests get nothing in this step: enough blocks are on their way to free.
+    ``refused`` says that the first candidate left over found no room.
+    """
+
+    grown: dict[str, BlockIds] = {}
+    stalled: set[str] = set()
+    preempted: list[str] = []
+    admitted: list[Admitted] = []
+    refused: bool = False
+    num_free_blocks: int = 0
+
+
+# --- to the front end
+
+
+class EngineCoreEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a request: "QUEUED", "SCHEDULED", "PREEMPTED" or "FINISHED"."""
+
+    kind: str
+    request_id: str
+    step: int
+    time: float
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """A request has ended."""
+
+    reason: FinishReason
+    stop_reason: int | str | None = None
+    error: str | None = None
+
+
+class EngineCoreOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step gave for one request (a view; the step's record holds columns)."""
+
+    request_id: str
+    new_token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+    num_cached_tokens: int | None = None
+
+
+class EngineCoreOutputs(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What a step gave for all requests: new tokens as columns, and who has ended.
+
+    ``req_ids`` and ``token_ids`` are parallel; a request with several tokens stands there
+    several times, in order. ``cached`` holds, with a request's first token, how many of its
+    prompt's tokens came from the prefix cache.
+    """
+
+    step: int
+    req_ids: list[str] = []
+    token_ids: IntArray = NO_INTS
+    finished: dict[str, Finished] = {}
+    cached: dict[str, int] = {}
+    events: list[EngineCoreEvent] = []
+
+    def view(self) -> dict[str, EngineCoreOutput]:
+        """The outputs by request."""
+        tokens: dict[str, list[int]] = {req_id: [] for req_id in self.req_ids}
+        for req_id, token in zip(self.req_ids, self.token_ids.tolist(), strict=True):
+            tokens[req_id].append(token)
+        for req_id in self.finished:
+            tokens.setdefault(req_id, [])
+        return {req_id: self._one(req_id, new) for req_id, new in tokens.items()}
+
+    def _one(self, req_id: str, new: list[int]) -> EngineCoreOutput:
+        end = self.finished.get(req_id)
+        return EngineCoreOutput(
+            request_id=req_id,
+            new_token_ids=new,
+            finish_reason=end.reason if end else None,
+            stop_reason=end.stop_reason if end else None,
+            error=end.error if end else None,
+            num_cached_tokens=self.cached.get(req_id),
+        )
+
+    def __iter__(self):
+        return iter(self.view().values())
+
+    def __len__(self) -> int:
+        return len(self.view())
+
+    def __getitem__(self, req_id: str) -> EngineCoreOutput:
+        return self.view()[req_id]

@@ -1,0 +1,165 @@
+"""What a request asks of the sampler and of the stop rules."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from .errors import InvalidRequestError, NotBuiltError
+
+OutputKind = Literal["delta", "cumulative", "final"]
+
+SEED_LIMIT = 2**63
+
+
+class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """A constraint on the text; exactly one field is given."""
+
+    json_schema: dict[str, Any] | str | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    choice: list[str] | None = None
+    structural_tag: dict[str, Any] | str | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidRequestError(f"StructuredOutput takes exactly one constraint, got {given or 'none'}")
+
+
+class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True):
+    """Ends a request whose tail repeats one pattern ``min_count`` times back to back.
+
+    Pattern lengths are in tokens; ``max_pattern_size`` 0 turns it off.
+    """
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 2
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How to choose tokens and when to stop, in the field's usual names.
+
+    Args:
+        n: completions of one prompt.
+        temperature: 0 chooses the likeliest token; above 0 divides the logits.
+        top_p: keeps the likeliest tokens whose probabilities add up to this, (0, 1].
+        top_k: keeps this many of the likeliest tokens; 0 or -1 keeps all.
+        min_p: keeps tokens at least this fraction as likely as the likeliest, [0, 1].
+        seed: makes the request's choices repeatable, whatever runs beside it.
+        max_tokens: most tokens to generate; None means up to the model's length.
+        min_tokens: end and stop tokens are not sampled before this many tokens.
+        stop: strings that end the text; not part of it unless ``include_stop_str_in_output``.
+        stop_token_ids: token ids that end the request.
+        output_kind: what each RequestOutput carries: what is new, all so far, or only the end.
+
+    Raises InvalidRequestError where a value is out of its range.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    stop: list[str] | str | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    repetition_detection: RepetitionDetection | None = None
+    structured_output: StructuredOutput | None = None
+    output_kind: OutputKind = "delta"
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        _whole("n", self.n, 1, 2**31)
+        _number("temperature", self.temperature, 0.0, 100.0)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        _number("top_p", self.top_p, 0.0, 1.0)
+        if self.top_p == 0.0:
+            raise InvalidRequestError("top_p is 0, the limit is above 0 and up to 1")
+        _whole("top_k", self.top_k, -1, 2**31)
+        _whole("min_tokens", self.min_tokens, 0, 2**31)
+        if self.seed is not None:
+            _whole("seed", self.seed, -SEED_LIMIT, SEED_LIMIT)
+        if self.max_tokens is not None:
+            _whole("max_tokens", self.max_tokens, 1, 2**63)
+            if self.min_tokens > self.max_tokens:
+                raise InvalidRequestError(f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}")
+        if self.output_kind not in ("delta", "cumulative", "final"):
+            raise InvalidRequestError(f"output_kind is {self.output_kind!r}, known are 'delta', 'cumulative', 'final'")
+        _stop_strings(self.stop)
+        for token in self.stop_token_ids or ():
+            _whole("stop_token_ids", token, 0, 2**31)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken."""
+        return self.temperature == 0.0
+
+    @property
+    def stop_strings(self) -> list[str]:
+        """The stop strings as a list, in the order given."""
+        if self.stop is None:
+            return []
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop)
+
+
+# Fields with a place in the contract whose work no part does yet: refused, never ignored.
+NOT_BUILT: dict[str, Any] = {
+    "n": 1,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "logit_bias": None,
+    "allowed_token_ids": None,
+    "bad_words": None,
+    "logprobs": None,
+    "prompt_logprobs": None,
+    "repetition_detection": None,
+    "structured_output": None,
+}
+
+
+def refuse_unbuilt(params: SamplingParams, request_id: str) -> None:
+    """Raise NotBuiltError for a field that is set and that nothing would honour."""
+    for name, default in NOT_BUILT.items():
+        value = getattr(params, name)
+        if value != default:
+            raise NotBuiltError(f"{name}={value!r} is not supported yet, only {default!r} is (request {request_id})")
+
+
+def _whole(name: str, value: object, low: int, limit: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidRequestError(f"{name} is {value!r}, a whole number is needed")
+    if not low <= value < limit:
+        raise InvalidRequestError(f"{name} is {value}, the limits are {low} and {limit - 1}")
+
+
+def _number(name: str, value: object, low: float, high: float) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InvalidRequestError(f"{name} is {value!r}, a number is needed")
+    if not low <= value <= high:  # also refuses NaN, which compares false
+        raise InvalidRequestError(f"{name} is {value}, the limits are {low} and {high}")
+
+
+def _stop_strings(stop: object) -> None:
+    if stop is None or (isinstance(stop, str) and stop):
+        return
+    if isinstance(stop, list) and all(isinstance(s, str) and s for s in stop):  # pyright: ignore[reportUnknownVariableType]
+        return
+    raise InvalidRequestError(f"stop is {stop!r}, needed is a string that is not empty or a list of such")

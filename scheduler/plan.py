@@ -1,0 +1,152 @@
+"""What a step is: the plan that a runner executes and the result that comes back.
+
+Both are values. A plan carries all that its step reads, so that the scheduler may go on
+changing its own tables while the step is under way; a result names its step. Columns are
+arrays with one entry for each scheduled request, in plan order; the names that users of
+such engines know (``num_scheduled_tokens`` and so on) are views on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from .params import SamplingParams
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+BlockIds = list[int]
+
+NO_INTS: IntArray = np.zeros(0, np.int64)
+NO_BOOLS: BoolArray = np.zeros(0, np.bool_)
+NO_INTS.setflags(write=False)
+NO_BOOLS.setflags(write=False)
+
+
+class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a runner must know of a request that it holds nothing of.
+
+    Sent at the first admission and again after each preemption.
+
+    Args:
+        row: the slot of the runner's tables, below ``max_num_running_reqs``.
+        token_ids: the prompt, then the tokens generated before a preemption.
+        num_prompt_tokens: how many of ``token_ids`` are the prompt.
+        block_ids: the block table; token i lives in block ``block_ids[i // block_size]``.
+        num_computed_tokens: tokens whose keys and values are in those blocks already.
+    """
+
+    req_id: str
+    row: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    block_ids: BlockIds
+    num_computed_tokens: int
+    sampling_params: SamplingParams
+    mm_features: list[Any] = []
+    adapter: str | None = None
+    resumed: bool = False
+
+
+class CachedRequestData(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that the runner holds already, as parallel lists.
+
+    ``new_block_ids[i]`` is what joins the end of request i's block table (None: nothing).
+    """
+
+    req_ids: list[str]
+    new_block_ids: list[BlockIds | None]
+    num_computed_tokens: list[int]
+    num_output_tokens: list[int]
+
+
+class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of one step.
+
+    Columns (length = number of scheduled requests, plan order; new and resumed ones last):
+        req_ids: the requests.
+        rows: their slots in the runner's tables.
+        epochs: raised at each admission; a result for an older epoch is dropped.
+        num_tokens: tokens to compute in this step, at least 1 each.
+        num_computed: tokens computed before this step.
+        num_outputs: tokens generated before this step, those still under way included.
+        samples: whether the step reaches the end of the known tokens and chooses the next.
+
+    Other fields:
+        grown: row -> block ids that join the end of its block table, before the step.
+        finished_req_ids, preempted_req_ids: left the runner since the plan before; sent once.
+    """
+
+    step: int
+    req_ids: tuple[str, ...] = ()
+    rows: IntArray = NO_INTS
+    epochs: IntArray = NO_INTS
+    num_tokens: IntArray = NO_INTS
+    num_computed: IntArray = NO_INTS
+    num_outputs: IntArray = NO_INTS
+    samples: BoolArray = NO_BOOLS
+    grown: dict[int, BlockIds] = {}
+    scheduled_new_reqs: list[NewRequestData] = []
+    finished_req_ids: set[str] = set()
+    preempted_req_ids: set[str] = set()
+    scheduled_spec_decode_tokens: dict[str, list[int]] = {}
+    scheduled_encoder_inputs: dict[str, list[int]] = {}
+    free_encoder_hashes: list[str] = []
+    kv_connector_metadata: bytes | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the plan computes nothing and says nothing."""
+        return not (self.req_ids or self.finished_req_ids or self.preempted_req_ids)
+
+    @property
+    def num_scheduled_tokens(self) -> dict[str, int]:
+        """Tokens to compute for each request."""
+        return dict(zip(self.req_ids, self.num_tokens.tolist(), strict=True))
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        """Tokens to compute in this step, over all requests."""
+        return int(self.num_tokens.sum())
+
+    @property
+    def scheduled_cached_reqs(self) -> CachedRequestData:
+        """The requests that the runner holds already."""
+        held = len(self.req_ids) - len(self.scheduled_new_reqs)
+        return CachedRequestData(
+            req_ids=list(self.req_ids[:held]),
+            new_block_ids=[self.grown.get(row) for row in self.rows[:held].tolist()],
+            num_computed_tokens=self.num_computed[:held].tolist(),
+            num_output_tokens=self.num_outputs[:held].tolist(),
+        )
+
+
+class GrammarOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """Masks of the constrained requests of one step, addressed by request and position."""
+
+    step: int
+    req_ids: list[str] = []
+    bitmask: bytes = b""
+
+
+class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step gave.
+
+    A runner that keeps columns fills ``token_ids``: one token for each plan entry with
+    ``samples`` set, in plan order. Any other runner gives ``sampled_token_ids`` by request,
+    which also allows several tokens, or none, for a request.
+    """
+
+    step: int
+    sampled_token_ids: Mapping[str, list[int]] | None = None
+    token_ids: IntArray | None = None
+    draft_token_ids: dict[str, list[int]] = {}
+    logprobs: dict[str, Any] = {}
+    prompt_logprobs: dict[str, Any] = {}
+    finished_sending: set[str] = set()
+    finished_recving: set[str] = set()
+    failed_block_ids: set[int] = set()

@@ -1,0 +1,129 @@
+"""Who is served next, and who gives way: the waiting queue and the choice of victims."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Protocol, runtime_checkable
+
+from .errors import ConfigError
+from .request import RequestState
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Order of the waiting requests and of the victims; an extension point.
+
+    A policy holds the waiting requests only. All methods are called from the scheduler's
+    turn and must not block.
+    """
+
+    def add(self, state: RequestState) -> None:
+        """Take in a new request."""
+        ...
+
+    def requeue(self, state: RequestState) -> None:
+        """Take back a preempted request; victims of one step come last admitted first."""
+        ...
+
+    def remove(self, state: RequestState) -> None:
+        """Give up a request that was admitted or has ended; it is in the queue."""
+        ...
+
+    def candidates(self, limit: int, now: float) -> Sequence[RequestState]:
+        """At most ``limit`` requests in the order in which they should be admitted."""
+        ...
+
+    def victims(self, running: Sequence[RequestState]) -> Iterable[RequestState]:
+        """The running requests (given in admission order), the first to give way first."""
+        ...
+
+    def __len__(self) -> int:
+        """How many wait."""
+        ...
+
+    def __iter__(self) -> Iterator[RequestState]:
+        """All that wait, in order of admission; the queue stays as it is."""
+        ...
+
+
+class FCFSPolicy:
+    """First come, first served; the last admitted gives way first."""
+
+    def __init__(self) -> None:
+        # Ordered by admission; removal from the middle (an abort) costs the same at any length.
+        self._queue: OrderedDict[str, RequestState] = OrderedDict()
+
+    def add(self, state: RequestState) -> None:
+        self._queue[state.request_id] = state
+
+    def requeue(self, state: RequestState) -> None:
+        self._queue[state.request_id] = state
+        self._queue.move_to_end(state.request_id, last=False)
+
+    def remove(self, state: RequestState) -> None:
+        del self._queue[state.request_id]
+
+    def candidates(self, limit: int, now: float) -> Sequence[RequestState]:  # noqa: ARG002 - other policies age
+        return list(islice(self._queue.values(), limit))
+
+    def victims(self, running: Sequence[RequestState]) -> Iterable[RequestState]:
+        return reversed(running)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        return iter(self._queue.values())
+
+
+PriorityKey = tuple[int, float, str]
+
+
+class PriorityPolicy:
+    """Smaller priority first, then earlier arrival, then smaller id; the worst gives way first."""
+
+    def __init__(self) -> None:
+        # One sorted list: an insertion moves pointers only, 8 bytes a waiting request.
+        self._keys: list[PriorityKey] = []
+        self._states: dict[str, RequestState] = {}
+
+    def add(self, state: RequestState) -> None:
+        insort(self._keys, _key(state))
+        self._states[state.request_id] = state
+
+    def requeue(self, state: RequestState) -> None:
+        self.add(state)
+
+    def remove(self, state: RequestState) -> None:
+        del self._keys[bisect_left(self._keys, _key(state))]
+        del self._states[state.request_id]
+
+    def candidates(self, limit: int, now: float) -> Sequence[RequestState]:  # noqa: ARG002 - other policies age
+        return [self._states[key[2]] for key in self._keys[:limit]]
+
+    def victims(self, running: Sequence[RequestState]) -> Iterable[RequestState]:
+        return sorted(running, key=_key, reverse=True)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        return (self._states[key[2]] for key in self._keys)
+
+
+def _key(state: RequestState) -> PriorityKey:
+    request = state.request
+    return (request.priority, request.arrival_time, request.request_id)
+
+
+def make_policy(policy: str | Policy) -> Policy:
+    """The policy of a name, or the object itself. Raises ConfigError for an unknown name."""
+    if not isinstance(policy, str):
+        return policy
+    known = {"fcfs": FCFSPolicy, "priority": PriorityPolicy}
+    if policy not in known:
+        raise ConfigError(f"policy is {policy!r}, known are {sorted(known)} or an object with the methods of Policy")
+    return known[policy]()

@@ -1,0 +1,108 @@
+"""The running requests' numbers, as columns.
+
+A step looks at all running requests at once; a column for each number lets it do so without
+a Python loop. Rows are handed out like the slots of a runner's tables.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .errors import BooksError
+from .plan import BoolArray, IntArray
+
+IDLE = -1
+
+
+class RunningTable:
+    """One row for each request that runs.
+
+    Columns (int64 unless noted), in tokens where not said otherwise:
+        known: tokens whose value is known, prompt and outputs.
+        promised: outputs that steps under way will give.
+        computed: tokens covered by the steps planned so far.
+        prompt: tokens of the prompt.
+        limit: count of tokens at which the request ends by length.
+        blocks: blocks held.
+        published: full blocks that the KV cache was told of.
+        last_step: the last step that touches the row.
+        epoch: number of the admission; IDLE for a free row.
+        ignores_eos, watched (bool): end tokens do not end it; every token is looked at.
+        ids (object): the request ids.
+        tokens: int32, [rows, max_model_len + 1], the known tokens.
+    """
+
+    def __init__(self, rows: int, max_model_len: int) -> None:
+        self.known = np.zeros(rows, np.int64)
+        self.promised = np.zeros(rows, np.int64)
+        self.computed = np.zeros(rows, np.int64)
+        self.prompt = np.zeros(rows, np.int64)
+        self.limit = np.zeros(rows, np.int64)
+        self.blocks = np.zeros(rows, np.int64)
+        self.published = np.zeros(rows, np.int64)
+        self.last_step = np.zeros(rows, np.int64)
+        self.epoch = np.full(rows, IDLE, np.int64)
+        self.ignores_eos = np.zeros(rows, np.bool_)
+        self.watched = np.zeros(rows, np.bool_)
+        self.ids: Any = np.empty(rows, object)  # typed as Any: numpy has no array of str objects
+        self.tokens = np.zeros((rows, max_model_len + 1), np.int32)
+        self.order: IntArray = np.zeros(0, np.int64)  # rows in order of admission
+        self._free = list(range(rows - 1, -1, -1))
+        self._epochs = 0
+
+    @property
+    def num_free(self) -> int:
+        """Rows that are idle."""
+        return len(self._free)
+
+    def admit(self, request_id: str, token_ids: list[int], num_prompt_tokens: int, limit: int) -> int:
+        """Give a request a row, at the end of the order; its columns start from nothing computed."""
+        row = self._free.pop()
+        self._epochs += 1
+        self.epoch[row] = self._epochs
+        self.ids[row] = request_id
+        self.tokens[row, : len(token_ids)] = token_ids
+        self.known[row] = len(token_ids)
+        self.prompt[row] = num_prompt_tokens
+        self.limit[row] = limit
+        self.promised[row] = self.computed[row] = self.blocks[row] = self.published[row] = self.last_step[row] = 0
+        self.order = np.append(self.order, row)
+        return row
+
+    def drop(self, rows: list[int]) -> None:
+        """Take rows back."""
+        self.epoch[rows] = IDLE
+        self.order = self.order[self.epoch[self.order] != IDLE]
+        for row in rows:
+            self.ids[row] = None
+            self._free.append(row)
+
+    def outputs(self, row: int) -> list[int]:
+        """The generated tokens of a row that are known."""
+        return self.tokens[row, self.prompt[row] : self.known[row]].tolist()
+
+    def append(self, rows: IntArray, token_ids: IntArray) -> None:
+        """One more token of each row has become known."""
+        self.tokens[rows, self.known[rows]] = token_ids
+        self.known[rows] += 1
+
+    def live(self, rows: IntArray, epochs: IntArray) -> BoolArray:
+        """Which rows are still held by the admission that a plan was made for."""
+        return self.epoch[rows] == epochs
+
+    def check(self) -> None:
+        """Raise BooksError unless the columns agree with each other."""
+        order = self.order
+        if len(set(order.tolist())) != len(order) or len(order) + len(self._free) != len(self.epoch):
+            raise BooksError(f"{len(order)} rows in order, {len(self._free)} free, {len(self.epoch)} in all")
+        target = self.known[order] + self.promised[order]
+        for name, bad in (
+            ("an idle row in order", self.epoch[order] == IDLE),
+            ("a negative promise", self.promised[order] < 0),
+            ("more computed than there are tokens", self.computed[order] > target),
+            ("a promise beyond the limit", target > self.limit[order]),
+        ):
+            if bad.any():
+                raise BooksError(f"{name}: {self.ids[order][bad].tolist()}")

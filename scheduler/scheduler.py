@@ -1,0 +1,474 @@
+"""The scheduler: decides in each step which tokens of which requests are computed.
+
+A step is ``propose`` (what all requests want, under the token budget), one ``Reserve`` to the
+KV cache, and ``commit`` (what was granted becomes a plan). There is no prefill or decode
+phase: each step lets a request's computed tokens catch up with the tokens it has, those that
+steps under way have promised included. So a plan may be made before the result of the one
+before is known, and nothing here asks how many steps are under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from . import stops
+from .config import SchedulerConfig
+from .draft import Draft, blocks_wanted, newly_full, want_running
+from .errors import BooksError, InvalidRequestError
+from .hashing import extend_keys, root_key
+from .kv_cache_manager import KVCacheManager
+from .limits import pool_error, refuse_invalid, token_limit
+from .messages import (
+    Admit,
+    Admitted,
+    EngineCoreEvent,
+    EngineCoreOutputs,
+    Finished,
+    Granted,
+    Grow,
+    Publish,
+    Release,
+    Reserve,
+    Victim,
+)
+from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from .policy import make_policy
+from .request import STATUS_OF_REASON, FinishReason, Request, RequestState, RequestStatus
+from .results import waves_of_tokens
+from .running_table import RunningTable
+from .statistics import SchedulerStatistics
+
+NOTHING_GRANTED = Granted()
+
+
+class Scheduler:
+    """Queues requests, plans steps, and applies their results. No await, no clock, no I/O."""
+
+    def __init__(self, config: SchedulerConfig, stop_rules: Sequence[stops.StopRule] = ()) -> None:
+        self.config = config
+        self.policy = make_policy(config.policy)
+        self._rules: list[stops.StopRule] = [stops.StopTokens(), *stop_rules]
+        self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
+        self._requests: dict[str, RequestState] = {}
+        self._pool_blocks = config.num_kv_blocks
+        self._free_blocks = config.num_kv_blocks or 0
+        self._refused = False  # the head of the queue found no room in the last step
+        self._step = 0
+        self._completed = 0  # the last step whose result was applied
+        self._told = 0  # the last step of which the KV cache knows that it has ended
+        self._draft: Draft | None = None
+        self._releases: list[Release] = []
+        self._fence = 0  # the last step that may touch blocks which were given up
+        self._finished_ids: set[str] = set()
+        self._preempted_ids: set[str] = set()
+        self._ended: dict[str, Finished] = {}
+        self._events: list[EngineCoreEvent] = []
+        self._num_preemptions = self._num_prompt_tokens = self._num_tokens = self._num_finished = 0
+
+    # --- requests come and go
+
+    def add_request(self, request: Request, now: float = 0.0) -> None:
+        """Queue a request. Raises InvalidRequestError for one that can never be served."""
+        if request.request_id in self._requests:
+            raise InvalidRequestError(f"request id {request.request_id!r} is in use by a request that is alive")
+        refuse_invalid(request, self.config, self._pool_blocks)
+        state = RequestState(request)
+        state.digests = list(request.block_digests or ())
+        self._hash_known(state)
+        self._requests[request.request_id] = state
+        self.policy.add(state)
+        self._num_prompt_tokens += len(request.prompt_token_ids)
+        self._note("QUEUED", request.request_id, now)
+
+    def abort(self, request_ids: str | Iterable[str], now: float = 0.0) -> list[str]:
+        """End requests at once; returns the ids that were alive."""
+        wanted = [request_ids] if isinstance(request_ids, str) else request_ids
+        states = [state for req_id in wanted if (state := self._requests.get(req_id))]
+        self._finish([(state, Finished(reason=FinishReason.ABORT)) for state in states], now)
+        return [state.request_id for state in states]
+
+    def reject(self, request_id: str, error: str) -> None:
+        """Answer a request that could not be queued."""
+        self._ended[request_id] = Finished(reason=FinishReason.ERROR, error=error)
+
+    def bind_pool(self, num_blocks: int) -> None:
+        """Learn how many blocks the KV cache has, before the first plan."""
+        if self._pool_blocks is None:
+            self._pool_blocks = self._free_blocks = num_blocks
+
+    # --- one step
+
+    def propose(self, now: float) -> Reserve | None:
+        """What the next step wants of the KV cache; None if it wants nothing."""
+        config = self.config
+        self._draft = draft = want_running(
+            self._table, budget=config.max_num_scheduled_tokens, cap=self._prefill_cap(), block_size=config.block_size
+        )
+        grow = blocks_wanted(self._table, draft)
+        budget = config.max_num_scheduled_tokens - int(draft.num_tokens.sum())
+        publish, admit = self._newly_full(draft), self._candidates(budget, now)
+        if not (self._releases or grow or publish or admit):
+            return None
+        return Reserve(
+            completed=self._tell(),
+            release=self._take_releases(),
+            grow=grow,
+            victims=self._victims(grow),
+            publish=publish,
+            admit=admit,
+            token_budget=budget,
+            prefill_cap=self._prefill_cap(),
+            split_prompts=config.enable_chunked_prefill,
+            keep_free=int(config.watermark * (self._pool_blocks or 0)),
+        )
+
+    def commit(self, granted: Granted, now: float) -> SchedulerOutput:
+        """Turn what was granted into the plan of the next step."""
+        draft = self._take_draft()
+        self._step += 1
+        if granted is not NOTHING_GRANTED:
+            self._free_blocks = granted.num_free_blocks
+            self._refused = granted.refused
+        grown = self._apply_growth(granted)
+        rows, num_tokens = self._without_losers(draft, granted, now)
+        fresh = [self._admit(admitted, now) for admitted in granted.admitted]
+        if fresh:
+            rows = np.append(rows, [new.row for new in fresh])
+            num_tokens = np.append(num_tokens, [a.num_scheduled_tokens for a in granted.admitted])
+        return self._make_plan(rows, num_tokens, grown, fresh)
+
+    def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
+        """Apply a step's result; what it says of requests that are gone is dropped."""
+        if output.step != plan.step:
+            raise BooksError(f"the result of step {output.step} came for step {plan.step}")
+        self._completed = max(self._completed, plan.step)
+        req_ids: list[str] = []
+        token_ids: list[IntArray] = []
+        cached: dict[str, int] = {}
+        for rows, tokens in waves_of_tokens(plan, output, self._table):
+            self._table.append(rows, tokens)
+            req_ids += self._table.ids[rows].tolist()
+            token_ids.append(tokens)
+            cached |= self._first_outputs(rows)
+            self._end_of_requests(rows, tokens, now)
+        self._num_tokens += len(req_ids)
+        return self._outputs(req_ids, np.concatenate(token_ids) if token_ids else NO_INTS, cached)
+
+    def release(self, kv: KVCacheManager) -> None:
+        """Give back what finished requests held, when no plan is to be made."""
+        self._free_blocks = kv.reserve(self.take_releases()).num_free_blocks
+
+    def take_releases(self) -> Reserve:
+        """A reservation that only gives back."""
+        return Reserve(completed=self._tell(), release=self._take_releases())
+
+    def take_outputs(self) -> EngineCoreOutputs | None:
+        """Ends and events that no step's result has carried; None if there are none."""
+        if not self._ended and not self._events:
+            return None
+        return self._outputs([], NO_INTS, {})
+
+    # --- what running requests want
+
+    def _prefill_cap(self) -> int:
+        """Most tokens of one request; a request that is alone has no cap."""
+        return self.config.long_prefill_token_threshold if len(self._table.order) + len(self.policy) > 1 else 0
+
+    def _victims(self, grow: list[Grow]) -> list[Victim]:
+        """Who gives way, first to last; only made when the free blocks may not suffice."""
+        if sum(want.num_blocks for want in grow) <= self._free_blocks:
+            return []
+        running = [self._requests[req_id] for req_id in self._table.ids[self._table.order].tolist()]
+        last_step = self._table.last_step
+        return [Victim(req_id=s.request_id, fence=int(last_step[s.row])) for s in self.policy.victims(running)]
+
+    def _newly_full(self, draft: Draft) -> list[Publish]:
+        if not self.config.enable_prefix_caching:
+            return []
+        return [self._publish(row, full) for row, full in newly_full(self._table, draft, self.config.block_size)]
+
+    def _publish(self, row: int, full: int) -> Publish:
+        self._table.published[row] = full
+        state = self._requests[self._table.ids[row]]
+        return Publish(req_id=state.request_id, num_full_blocks=full, digests=self._extend_digests(state, full))
+
+    def _tell(self) -> int:
+        """The last step that has ended, as the KV cache is told now."""
+        self._told = self._completed
+        return self._completed
+
+    def _take_releases(self) -> list[Release]:
+        releases, self._releases = self._releases, []
+        return releases
+
+    # --- what waiting requests want
+
+    def _candidates(self, budget: int, now: float) -> list[Admit]:
+        """Waiting requests in the policy's order, as many as rows and budget could take."""
+        most = min(self._table.num_free, budget)
+        if not most or not len(self.policy):
+            return []
+        states = self.policy.candidates(1 if self._refused else most, now)
+        return [self._ask_admission(state) for state in states if self._can_ever_fit(state, now)]
+
+    def _ask_admission(self, state: RequestState) -> Admit:
+        return Admit(
+            req_id=state.request_id,
+            num_tokens=state.num_tokens,
+            digests=state.digests,
+            resumed=state.num_preemptions > 0,
+        )
+
+    def _can_ever_fit(self, state: RequestState, now: float) -> bool:
+        error = pool_error(state.request, self.config, self._pool_blocks)
+        if error:
+            self._finish([(state, Finished(reason=FinishReason.ERROR, error=error))], now)
+        return not error
+
+    # --- from grants to a plan
+
+    def _take_draft(self) -> Draft:
+        if self._draft is None:
+            raise BooksError("commit without propose")
+        draft, self._draft = self._draft, None
+        return draft
+
+    def _apply_growth(self, granted: Granted) -> dict[int, BlockIds]:
+        grown = {self._requests[req_id].row: blocks for req_id, blocks in granted.grown.items()
+                 if req_id in self._requests}  # fmt: skip
+        for row, blocks in grown.items():
+            self._table.blocks[row] += len(blocks)
+        return grown
+
+    def _without_losers(self, draft: Draft, granted: Granted, now: float) -> tuple[IntArray, IntArray]:
+        """The draft without requests that were preempted, that got no blocks, or that are gone."""
+        if not granted.stalled and not granted.preempted:
+            return draft.rows, draft.num_tokens
+        losers = granted.stalled.union(granted.preempted)
+        keep = np.array([req_id not in losers for req_id in self._table.ids[draft.rows]], np.bool_)
+        rows, num_tokens = draft.rows[keep], draft.num_tokens[keep]
+        for req_id in granted.preempted:
+            self._preempt(self._requests[req_id], now)
+        return rows, num_tokens
+
+    def _admit(self, admitted: Admitted, now: float) -> NewRequestData:
+        state = self._requests[admitted.req_id]
+        resumed = state.status is RequestStatus.PREEMPTED
+        self.policy.remove(state)
+        token_ids, params = state.token_ids(), state.request.sampling_params
+        num_prompt = len(state.request.prompt_token_ids)
+        limit = token_limit(state.request, self.config, self._pool_blocks)
+        row = state.row = self._table.admit(state.request_id, token_ids, num_prompt, limit)
+        state.status = RequestStatus.RUNNING
+        if not state.num_preemptions:
+            state.num_cached_tokens = admitted.num_cached_tokens
+        table = self._table
+        table.ignores_eos[row] = params.ignore_eos
+        table.watched[row] = any(rule.applies_to(state.request) for rule in self._rules)
+        table.computed[row] = admitted.num_cached_tokens
+        table.blocks[row] = len(admitted.block_ids)
+        covered = admitted.num_cached_tokens + admitted.num_scheduled_tokens
+        table.published[row] = covered // self.config.block_size
+        self._note("SCHEDULED", state.request_id, now)
+        return NewRequestData(
+            req_id=state.request_id,
+            row=row,
+            token_ids=token_ids,
+            num_prompt_tokens=num_prompt,
+            block_ids=admitted.block_ids,
+            num_computed_tokens=admitted.num_cached_tokens,
+            sampling_params=params,
+            adapter=state.request.adapter,
+            resumed=resumed,
+        )
+
+    def _make_plan(
+        self, rows: IntArray, num_tokens: IntArray, grown: dict[int, BlockIds], fresh: list[NewRequestData]
+    ) -> SchedulerOutput:
+        table = self._table
+        computed, target = table.computed[rows], table.known[rows] + table.promised[rows]
+        samples = computed + num_tokens == target
+        plan = SchedulerOutput(
+            step=self._step,
+            req_ids=tuple(table.ids[rows].tolist()),
+            rows=rows,
+            epochs=table.epoch[rows],
+            num_tokens=num_tokens,
+            num_computed=computed,
+            num_outputs=target - table.prompt[rows],
+            samples=samples,
+            grown=grown,
+            scheduled_new_reqs=fresh,
+            finished_req_ids=self._finished_ids,
+            preempted_req_ids=self._preempted_ids,
+        )
+        self._finished_ids, self._preempted_ids = set(), set()
+        table.computed[rows] += num_tokens
+        table.promised[rows] += samples
+        table.last_step[rows] = self._step
+        return plan
+
+    # --- results
+
+    def _first_outputs(self, rows: IntArray) -> dict[str, int]:
+        """Prompt tokens that came from the cache, for requests that give their first output."""
+        table = self._table
+        first = rows[table.known[rows] == table.prompt[rows] + 1]
+        return {req_id: self._requests[req_id].num_cached_tokens for req_id in table.ids[first].tolist()}
+
+    def _end_of_requests(self, rows: IntArray, token_ids: IntArray, now: float) -> None:
+        table = self._table
+        suspect = (table.known[rows] >= table.limit[rows]) | table.watched[rows]
+        for eos in self.config.eos_token_ids:
+            suspect |= (token_ids == eos) & ~table.ignores_eos[rows]
+        ends = [(state, end) for row in rows[suspect].tolist() for state, end in self._end_of(row)]
+        self._finish(ends, now)
+
+    def _end_of(self, row: int) -> list[tuple[RequestState, Finished]]:
+        state = self._requests[self._table.ids[row]]
+        end = stops.check_token(
+            state.request,
+            self._table.outputs(row),
+            at_limit=bool(self._table.known[row] >= self._table.limit[row]),
+            eos_token_ids=self.config.eos_token_ids,
+            rules=self._rules,
+        )
+        return [(state, end)] if end else []
+
+    def _outputs(self, req_ids: list[str], token_ids: IntArray, cached: dict[str, int]) -> EngineCoreOutputs:
+        ended, self._ended = self._ended, {}
+        events, self._events = self._events, []
+        return EngineCoreOutputs(
+            step=self._completed, req_ids=req_ids, token_ids=token_ids, finished=ended, cached=cached, events=events
+        )
+
+    # --- ends and preemptions: the only places where a row is given up
+
+    def _finish(self, ends: list[tuple[RequestState, Finished]], now: float) -> None:
+        rows = [state.row for state, _ in ends if state.row >= 0]
+        for state, end in ends:
+            self._give_up(state)
+            state.status = STATUS_OF_REASON[end.reason]
+            del self._requests[state.request_id]
+            if end.reason is not FinishReason.ABORT:
+                self._ended[state.request_id] = end
+            self._num_finished += 1
+            self._finished_ids.add(state.request_id)
+            self._note("FINISHED", state.request_id, now)
+        if rows:
+            self._table.drop(rows)
+
+    def _give_up(self, state: RequestState) -> None:
+        """Take an ending request out of the queue, or give back what it holds as it runs."""
+        if state.row < 0:
+            self.policy.remove(state)
+            return
+        row, table = state.row, self._table
+        full = int(min(table.computed[row], table.known[row])) // self.config.block_size
+        fence = int(table.last_step[row])
+        digests = self._extend_digests(state, full)
+        self._releases.append(
+            Release(req_id=state.request_id, fence=fence, digests=digests, num_full_blocks=full)
+        )  # fmt: skip
+        self._fence = max(self._fence, fence)
+        state.output_token_ids = table.outputs(row)
+        state.row = -1
+
+    def _preempt(self, state: RequestState, now: float) -> None:
+        """Take a request's row; the KV cache has its blocks back already. Its tokens are kept."""
+        self._fence = max(self._fence, int(self._table.last_step[state.row]))
+        state.output_token_ids = self._table.outputs(state.row)
+        self._table.drop([state.row])
+        state.row = -1
+        self._hash_known(state)
+        state.status = RequestStatus.PREEMPTED
+        state.num_preemptions += 1
+        self._num_preemptions += 1
+        self._preempted_ids.add(state.request_id)
+        self.policy.requeue(state)
+        self._note("PREEMPTED", state.request_id, now)
+
+    # --- keys of blocks
+
+    def _hash_known(self, state: RequestState) -> None:
+        """Make the keys of a request that holds no row, up to its last full block."""
+        if self.config.enable_prefix_caching:
+            size, keys = self.config.block_size, state.digests
+            extend_keys(keys, self._root(state.request), state.token_ids()[len(keys) * size :], size)
+
+    def _extend_digests(self, state: RequestState, full: int) -> list[bytes]:
+        """Make the keys of a running request's blocks up to ``full``; returns the new ones."""
+        size, keys, have = self.config.block_size, state.digests, len(state.digests)
+        if full > have and self.config.enable_prefix_caching:
+            tokens = self._table.tokens[state.row, have * size : full * size]
+            extend_keys(keys, self._root(state.request), tokens, size)
+        return keys[have:]
+
+    def _root(self, request: Request) -> bytes:
+        return root_key(
+            weights_id=self.config.weights_id,
+            block_size=self.config.block_size,
+            adapter=request.adapter,
+            salt=request.cache_salt,
+        )
+
+    # --- accounts
+
+    def _note(self, kind: str, request_id: str, now: float) -> None:
+        self._events.append(EngineCoreEvent(kind=kind, request_id=request_id, step=self._step, time=now))
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold a row."""
+        return len(self._table.order)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self.policy)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that have not ended."""
+        return len(self._requests)
+
+    @property
+    def owes_release(self) -> bool:
+        """Whether blocks would come back if the KV cache heard of an end, or of a step's end."""
+        return bool(self._releases) or self._told < self._fence <= self._completed
+
+    def statistics(self) -> SchedulerStatistics:
+        """Counts as they are now."""
+        return SchedulerStatistics(
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            num_preemptions=self._num_preemptions,
+            num_steps=self._step,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_generated_tokens=self._num_tokens,
+            num_finished=self._num_finished,
+        )
+
+    def check(self) -> None:
+        """Raise BooksError unless queue, table and requests agree."""
+        self._table.check()
+        if self.num_running + self.num_waiting != len(self._requests):
+            raise BooksError(f"{self.num_running} run, {self.num_waiting} wait, {len(self._requests)} are known")
+        for row in self._table.order.tolist():
+            state = self._requests.get(self._table.ids[row])
+            if state is None or state.row != row:
+                raise BooksError(f"row {row} is held by {self._table.ids[row]!r}, which does not know of it")
+
+
+def plan_step(
+    scheduler: Scheduler, kv: KVCacheManager, encoder_cache: None = None, now: float = 0.0
+) -> SchedulerOutput:
+    """One step's plan, synchronously: propose, reserve, commit. For tests, benchmarks, simulation."""
+    if encoder_cache is not None:
+        raise InvalidRequestError("no encoder cache is built yet, encoder_cache must be None")
+    scheduler.bind_pool(kv.num_blocks)
+    wants = scheduler.propose(now)
+    granted = kv.reserve(wants) if wants else NOTHING_GRANTED
+    return scheduler.commit(granted, now)

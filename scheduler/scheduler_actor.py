@@ -1,0 +1,102 @@
+"""The scheduler as an actor: apply what arrived, plan while there is room, wait."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import anyio
+
+from ..actors import Actor, Channel
+from .errors import InvalidRequestError
+from .messages import Abort, EngineCoreOutputs, StepDone, Submit
+from .plan import SchedulerOutput
+from .scheduler import NOTHING_GRANTED, Scheduler
+
+SchedulerControl = Abort | StepDone
+
+
+class SchedulerActor(Actor):
+    """Moves messages in and out of the scheduler core.
+
+    The room in ``plans`` is the only knob of overlap: a plan keeps its place there until its
+    result has come back, so with two places step N+1 is planned while step N is computed.
+
+    Args:
+        reserve: lane of the KV cache.
+        plans: lane of the runner.
+        outputs: lane of the delivery; has places for all steps in flight.
+        max_waiting: places for requests on their way in.
+    """
+
+    def __init__(
+        self,
+        core: Scheduler,
+        *,
+        reserve: Channel[Any],
+        plans: Channel[SchedulerOutput],
+        outputs: Channel[EngineCoreOutputs],
+        max_waiting: int,
+    ) -> None:
+        super().__init__("scheduler", sends_to=[reserve, plans, outputs])
+        self.core = core
+        self.submits: Channel[Submit] = self.mailbox.lane("submit", max_waiting)
+        self._reserve, self._plans, self._outputs = reserve, plans, outputs
+        self._in_flight: deque[SchedulerOutput] = deque()
+        self.mailbox.watch_room(plans)
+        self.mailbox.watch_room(outputs)
+
+    async def run(self) -> None:
+        while True:
+            self._apply_what_arrived(anyio.current_time())
+            await self._plan_while_there_is_room()
+            await self._release_when_idle()
+            if self._is_done():
+                return
+            await self.wait()
+
+    def _apply_what_arrived(self, now: float) -> None:
+        # Submissions first: an abort was sent after the submission that it means. Both come
+        # before any plan, so a step never serves a request that has been aborted.
+        while len(self.submits):
+            self._add(self.submits.receive_nowait(), now)
+        for message in self.mailbox.take_control():
+            self._apply(message, now)
+        if self._outputs_have_room() and (notices := self.core.take_outputs()):
+            self._outputs.send_nowait(notices)
+
+    def _add(self, submit: Submit, now: float) -> None:
+        try:
+            self.core.add_request(submit.request, now)
+        except InvalidRequestError as error:
+            self.core.reject(submit.request.request_id, str(error))
+
+    def _apply(self, message: SchedulerControl, now: float) -> None:
+        match message:
+            case Abort(request_ids=request_ids):
+                self.core.abort(request_ids, now)
+            case StepDone(output=output):
+                outputs = self.core.update_from_output(self._in_flight.popleft(), output, now)
+                self._outputs.send_nowait(outputs)
+
+    async def _plan_while_there_is_room(self) -> None:
+        while self._plans.has_room and self._outputs_have_room():
+            wants = self.core.propose(anyio.current_time())
+            granted = await self.ask(self._reserve, wants) if wants else NOTHING_GRANTED
+            plan = self.core.commit(granted, anyio.current_time())
+            if plan.is_empty:
+                return
+            self._in_flight.append(plan)
+            self._plans.send_nowait(plan)
+            self._apply_what_arrived(anyio.current_time())
+
+    def _outputs_have_room(self) -> bool:
+        """Whether each step in flight would find a place for its outputs, and one more."""
+        return len(self._outputs) + len(self._in_flight) < self._outputs.capacity
+
+    async def _release_when_idle(self) -> None:
+        if not self._in_flight and self.core.owes_release:
+            await self.ask(self._reserve, self.core.take_releases())
+
+    def _is_done(self) -> bool:
+        return self.submits.closed and not self._in_flight and not self.core.num_unfinished

@@ -1,0 +1,1 @@
+../../callboard/__init__.py
