@@ -73,10 +73,14 @@ class Actor:
 
     def status(self) -> ActorStatus:
         """What the actor is doing now."""
+        waiting_for, since = self._waiting_for, self._since
+        for lane in self.mailbox.lanes:
+            if lane.sleeping_since is not None:
+                waiting_for, since = lane.name, lane.sleeping_since
         return ActorStatus(
             name=self.name,
             state=self._state,
-            waiting_for=self._waiting_for,
-            since=self._since,
+            waiting_for=waiting_for,
+            since=since,
             lanes=self.mailbox.depths(),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -51,6 +51,7 @@ class Channel(Generic[T]):
         self._items: deque[T] = deque()
         self._leased = self._peak = self._sent = self._received = 0
         self._closed = self._receiving = False
+        self.sleeping_since: float | None = None  # on the loop's clock; None: the receiver is not asleep
 
     def __len__(self) -> int:
         return len(self._items)
@@ -136,14 +137,13 @@ class Channel(Generic[T]):
         await self._wait_for_item()
         return self.lease_nowait()
 
-    async def __aiter__(self) -> AsyncIterator[T]:
-        while await self._wait_for_item():
-            yield self.receive_nowait()
+    def __aiter__(self) -> AsyncIterator[T]:
+        # An iterator of its own and not a generator: an actor that is cancelled leaves none behind.
+        return _Items(self.receive)
 
-    async def leases(self) -> AsyncIterator[T]:
+    def leases(self) -> AsyncIterator[T]:
         """Lease items until the end."""
-        while await self._wait_for_item():
-            yield self.lease_nowait()
+        return _Items(self.lease)
 
     def close(self) -> None:
         """The end: senders are refused, the receiver drains what is there. May be called twice."""
@@ -157,9 +157,11 @@ class Channel(Generic[T]):
         self._receiving = True
         try:
             while not self._items and not self._closed:
+                self.sleeping_since = anyio.current_time()
                 await self._news.wait()
         finally:
             self._receiving = False
+            self.sleeping_since = None
         return bool(self._items)
 
     # --- inside
@@ -194,3 +196,19 @@ class Channel(Generic[T]):
             receiver_waiting=self._receiving,
             closed=self._closed,
         )
+
+
+class _Items(Generic[T]):
+    """Items of a channel until its end."""
+
+    def __init__(self, take: Callable[[], Awaitable[T]]) -> None:
+        self._take = take
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self._take()
+        except ChannelClosedError:
+            raise StopAsyncIteration from None

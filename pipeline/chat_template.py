@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 import jinja2.ext
@@ -99,7 +99,7 @@ class ChatTemplate:
 
     @cached_property
     def _environment(self) -> jinja2.Environment:
-        box = _Box(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
+        box: Any = _Box(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
         box.filters["tojson"] = _to_json
         box.globals.pop("lipsum", None)
         return box
@@ -156,7 +156,8 @@ class _Box(ImmutableSandboxedEnvironment):
 def _repeated(left: Any, right: Any) -> int:
     """Length of "ab" * 3 or 3 * "ab"; 0 for numbers."""
     series, times = (right, left) if isinstance(left, int) else (left, right)
-    return len(series) * times if isinstance(series, str | list | tuple) and isinstance(times, int) else 0
+    sized = isinstance(series, str | list | tuple) and isinstance(times, int)
+    return len(cast("str", series)) * times if sized else 0
 
 
 class _Range:

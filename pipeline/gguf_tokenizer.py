@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.models import BPE
 from tokenizers.normalizers import Prepend, Replace
 from tokenizers.normalizers import Sequence as Normalizers
-from tokenizers.pre_tokenizers import ByteLevel, Split
+from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Split
 from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
 from ..runner.gguf_file import GgufFile

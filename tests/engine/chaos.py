@@ -1,0 +1,157 @@
+"""Random lives of a whole engine: clients that read, dawdle, abort, leave, and are cancelled.
+
+A history draws everything from its seed. It passes if every request's tokens are those it gets
+alone (EQ), nothing is held afterwards (INV), and it never stops moving (PROG, counted in turns
+of the loop, not in seconds).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import anyio
+import sniffio
+from anyio.lowlevel import checkpoint
+
+from callboard import Engine, EngineConfig, InvalidRequestError, RequestStream, SamplingParams
+from callboard.runner import SimulatedRunner
+from callboard.runner.toy_model import toy_tokens
+
+TURNS = 20_000  # of the loop, in which a history must end
+SETTLING = 100  # turns in which an idle engine must have given everything back
+
+
+class Life:
+    """One engine and its clients."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = r = random.Random(seed)
+        self.vocab = r.choice([7, 50])
+        self.eos = (3,) if r.random() < 0.5 else ()
+        self.blocks, self.block_size = r.randint(6, 30), r.randint(1, 4)
+        self.max_len = r.choice([12, 30, 60])
+        slots = r.randint(1, 5)
+        self.runner = SimulatedRunner(
+            vocab_size=self.vocab,
+            num_kv_blocks=self.blocks,
+            block_size=self.block_size,
+            max_num_running_reqs=slots,
+            max_model_len=self.max_len,
+            eos_token_ids=self.eos,
+        )
+        config = EngineConfig(
+            block_size=self.block_size,
+            max_num_running_reqs=slots,
+            max_num_scheduled_tokens=r.choice([1, 2, 5, 9, 64, 1000]),
+            policy=r.choice(["fcfs", "priority"]),
+            enable_prefix_caching=r.random() < 0.7,
+            long_prefill_token_threshold=r.choice([0, 0, 3]),
+            steps_in_flight=r.randint(1, 3),
+        )
+        self.engine = Engine(config, runner=self.runner)
+        self.shared = [r.randrange(self.vocab) for _ in range(20)]
+        self.num_clients = r.randint(1, 10)
+        self.num_done = 0
+        self.preemptions = self.hits = 0
+
+    async def live(self) -> None:
+        """All clients to their ends, then the audit."""
+        if self.random.random() < 0.5:
+            self.runner.gate.close()
+        async with self.engine, anyio.create_task_group() as clients:
+            for number in range(self.num_clients):
+                clients.start_soon(self._client, number)
+            await self._until(lambda: self.num_done == self.num_clients, TURNS)
+            self.runner.gate.open()
+            await self._until(self._nothing_is_held, SETTLING)
+            self.engine.check()
+            stats = self.engine.stats()
+            self.preemptions, self.hits = stats.num_preemptions, stats.prefix_hits
+
+    async def _until(self, condition, turns: int) -> None:
+        for turn in range(turns):
+            if condition():
+                return
+            if turn % 3 == 0:
+                self.runner.gate.open(1)
+            await checkpoint()
+        raise AssertionError(f"seed {self.seed}: no progress\n{self.engine.diagnose()}\n{self.engine.stats()}")
+
+    def _nothing_is_held(self) -> bool:
+        stats = self.engine.stats()
+        return stats.kv_blocks_free == self.blocks and not stats.num_running and not stats.num_waiting
+
+    async def _client(self, number: int) -> None:
+        r = self.random
+        for _ in range(r.randint(0, 30)):
+            await checkpoint()
+        prompt = [r.randrange(self.vocab) for _ in range(r.randint(1, 25))]
+        if r.random() < 0.5:
+            prompt = self.shared[: r.randint(1, 20)] + prompt[: r.randint(0, 3)]
+        params = SamplingParams(temperature=0, max_tokens=r.randint(1, 20), ignore_eos=r.random() < 0.3)
+        try:
+            stream = self.engine.generate(prompt, params, request_id=f"c{number}", priority=r.randint(0, 2))
+            await r.choice([self._read, self._read, self._abort, self._leave, self._cancel])(stream, prompt, params)
+        except InvalidRequestError:
+            pass
+        self.num_done += 1
+
+    async def _read(self, stream: RequestStream, prompt: list[int], params: SamplingParams) -> None:
+        """To the end, at a pace of its own, some reads broken off and made again."""
+        tokens: list[int] = []
+        pace, reason = self.random.choice([0, 0, 5]), None
+        while reason is None:
+            with anyio.CancelScope() as scope:
+                if self.random.random() < 0.2:
+                    scope.cancel()
+                output = await anext(stream)
+                tokens += output.outputs[0].token_ids
+                reason = output.outputs[0].finish_reason
+            for _ in range(pace):
+                await checkpoint()
+        assert tokens == self._alone(prompt, params), f"seed {self.seed}: {stream.request_id} got {tokens}"
+        assert reason in ("stop", "length"), f"seed {self.seed}: {stream.request_id} ended with {reason}"
+
+    async def _abort(self, stream: RequestStream, prompt: list[int], params: SamplingParams) -> None:
+        for _ in range(self.random.randint(0, 20)):
+            await checkpoint()
+        await self.engine.abort(stream.request_id)
+        ends = [output.outputs[0].finish_reason async for output in stream]
+        assert ends[-1] is not None, f"seed {self.seed}: {stream.request_id} has no end"
+        assert ends.count(None) == len(ends) - 1, f"seed {self.seed}: {stream.request_id} has several ends"
+
+    async def _leave(self, stream: RequestStream, prompt: list[int], params: SamplingParams) -> None:
+        async for output in stream:
+            if self.random.random() < 0.3:
+                break
+            got = output.outputs[0].token_ids
+            assert set(got) <= set(self._alone(prompt, params))
+        await stream.aclose()
+
+    async def _cancel(self, stream: RequestStream, prompt: list[int], params: SamplingParams) -> None:
+        """The reading task is cancelled: on asyncio the native way, elsewhere by a scope."""
+        patience = self.random.randint(0, 20)
+        if sniffio.current_async_library() == "asyncio":
+            task = asyncio.ensure_future(self._drain(stream))
+            for _ in range(patience):
+                await checkpoint()
+            task.cancel()
+            await asyncio.wait([task])
+        else:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._drain, stream)
+                for _ in range(patience):
+                    await checkpoint()
+                tasks.cancel_scope.cancel()
+        await stream.aclose()
+
+    async def _drain(self, stream: RequestStream) -> None:
+        async for _ in stream:
+            pass
+
+    def _alone(self, prompt: list[int], params: SamplingParams) -> list[int]:
+        room = min(self.max_len, self.blocks * self.block_size + 1) - len(prompt)
+        eos = () if params.ignore_eos else self.eos
+        return toy_tokens(prompt, min(params.max_tokens or room, room), self.vocab, eos=eos)
