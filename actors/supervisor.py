@@ -167,12 +167,20 @@ class Supervisor:
     def _fail(self, actor: Actor, error: Exception) -> None:
         if self.failure is not None:  # one cause; what falls after it falls because of it
             return
-        error.add_note(f"in actor {actor.name!r}")
-        self.failure = error
+        cause = _the_one_cause(error)
+        cause.add_note(f"in actor {actor.name!r}")
+        self.failure = cause
         for callback in self._callbacks:
-            callback(error)
+            callback(cause)
         for scope in self._scopes:
             scope.cancel()
+
+
+def _the_one_cause(error: BaseException) -> BaseException:
+    """What a task group inside an actor has wrapped: of several errors the first was the cause."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return error
 
 
 def _line(status: ActorStatus, now: float) -> str:

@@ -127,14 +127,14 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
 def _check_message(message: Any, where: str) -> None:
     if not isinstance(message, Mapping):
         raise InvalidRequestError(f"{where} is {type(message).__name__}, expected a dict")
-    role: object = message.get("role")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    content: object = message.get("content")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    fields = cast("Mapping[str, Any]", message)
+    role, content = fields.get("role"), fields.get("content")
     if not isinstance(role, str) or not role:
         raise InvalidRequestError(f"{where} has role {role!r}, expected a name")
-    if content is None and not message.get("tool_calls"):  # pyright: ignore[reportUnknownMemberType]
+    if content is None and not fields.get("tool_calls"):
         raise InvalidRequestError(f"{where} has no content")
     if not isinstance(content, str | list | None):
-        raise InvalidRequestError(f"{where} has content of type {type(content).__name__}, expected a string or a list")
+        raise InvalidRequestError(f"{where} has content of type {type(content).__name__}, expected text or a list")
 
 
 class _Box(ImmutableSandboxedEnvironment):

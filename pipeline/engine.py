@@ -90,12 +90,11 @@ class Engine:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        parts = self._running()
+        parts = self._running(dead_too=True)
         parts.stopped = True
         parts.board.abort_all(anyio.current_time())
         parts.events.close()
         try:
-            await parts.supervisor.cancel()
             await parts.supervisor.__aexit__(exc_type, exc, tb)
         finally:
             with anyio.CancelScope(shield=True):

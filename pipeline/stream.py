@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
+from typing import Self
 
 from ..actors import Signal
 from ..scheduler.messages import Finished
@@ -184,7 +185,7 @@ class RequestStream:
         """Abort the request if it has not ended. May be called twice, from any task."""
         self._drop()
 
-    async def __aenter__(self) -> RequestStream:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

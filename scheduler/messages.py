@@ -7,6 +7,8 @@ does not depend on how many requests run.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput
@@ -204,11 +206,8 @@ class EngineCoreOutputs(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             num_cached_tokens=self.cached.get(req_id),
         )
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[EngineCoreOutput]:
         return iter(self.view().values())
-
-    def __len__(self) -> int:
-        return len(self.view())
 
     def __getitem__(self, req_id: str) -> EngineCoreOutput:
         return self.view()[req_id]

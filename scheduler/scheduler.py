@@ -65,7 +65,7 @@ class Scheduler:
         self._preempted_ids: set[str] = set()
         self._ended: dict[str, Finished] = {}
         self._events: list[EngineCoreEvent] = []
-        self._num_preemptions = self._num_prompt_tokens = self._num_tokens = self._num_finished = 0
+        self._num_steps = self._num_preemptions = self._num_prompt_tokens = self._num_tokens = self._num_finished = 0
 
     # --- requests come and go
 
@@ -305,6 +305,7 @@ class Scheduler:
             preempted_req_ids=self._preempted_ids,
         )
         self._finished_ids, self._preempted_ids = set(), set()
+        self._num_steps += bool(len(rows))
         table.computed[rows] += num_tokens
         table.promised[rows] += samples
         table.last_step[rows] = self._step
@@ -445,7 +446,7 @@ class Scheduler:
             num_running=self.num_running,
             num_waiting=self.num_waiting,
             num_preemptions=self._num_preemptions,
-            num_steps=self._step,
+            num_steps=self._num_steps,
             num_prompt_tokens=self._num_prompt_tokens,
             num_generated_tokens=self._num_tokens,
             num_finished=self._num_finished,

@@ -1,10 +1,12 @@
 """Weights arrive under neutral names with the values that were saved, from either layout."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
+import structlog
 import torch
 from gguf import GGMLQuantizationType as Kind
 from tiny_models import LLAMA, QWEN2, QWEN3, add_tensors, finish, gguf_writer, random_tensors, write_folder, write_gguf
@@ -143,3 +145,76 @@ def test_a_model_that_is_not_tied_needs_an_output_matrix(tmp_path: Path, flag: b
     config = LLAMA | {"tie_word_embeddings": flag}
     with pytest.raises(ModelLoadError, match=r"no tensor lm_head\.weight, and the model does not tie"):
         load(write_folder(tmp_path / "m", config, random_tensors(LLAMA)))
+
+
+def test_a_gguf_output_matrix_is_used_and_its_absence_means_tied(tmp_path: Path) -> None:
+    tensors = random_tensors(LLAMA, tied=False)
+    untied = write_gguf(tmp_path / "untied.gguf", LLAMA, tensors)
+    assert torch.equal(load(untied)["head"], tensors["lm_head.weight"])
+    assert "head" not in load(write_gguf(tmp_path / "tied.gguf", LLAMA, random_tensors(LLAMA)))
+
+
+def test_a_missing_tensor_is_named_with_its_shape(tmp_path: Path) -> None:
+    tensors = random_tensors(LLAMA)
+    del tensors["model.layers.1.self_attn.k_proj.weight"]
+    reason = r"tensor model\.layers\.1\.self_attn\.k_proj\.weight: got none, expected shape \(16, 32\)"
+    with pytest.raises(ModelLoadError, match=reason):
+        load(write_folder(tmp_path / "m", LLAMA, tensors))
+    with pytest.raises(ModelLoadError, match=r"tensor blk\.1\.attn_k\.weight: got none, expected shape \(16, 32\)"):
+        load(write_gguf(tmp_path / "m.gguf", LLAMA, tensors))
+
+
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(tmp_path: Path) -> None:
+    tensors = random_tensors(LLAMA)
+    tensors["model.layers.0.mlp.up_proj.weight"] = torch.zeros(32, 96)
+    with pytest.raises(ModelLoadError, match=r"up_proj\.weight: got shape \(32, 96\), expected shape \(96, 32\)"):
+        load(write_folder(tmp_path / "m", LLAMA, tensors))
+
+
+def test_an_unexpected_tensor_inside_a_layer_is_refused(tmp_path: Path) -> None:
+    tensors = random_tensors(LLAMA) | {"model.layers.0.self_attn.o_proj.bias": torch.zeros(32)}
+    with pytest.raises(ModelLoadError, match=r"unexpected tensor model\.layers\.0\.self_attn\.o_proj\.bias in llama"):
+        load(write_folder(tmp_path / "m", LLAMA, tensors))
+
+
+def test_an_unexpected_tensor_elsewhere_is_logged(tmp_path: Path) -> None:
+    tensors = random_tensors(LLAMA) | {
+        "vision.weight": torch.zeros(2),
+        "model.layers.0.rotary_emb.inv_freq": torch.ones(4),
+    }
+    with structlog.testing.capture_logs() as logs:
+        load(write_folder(tmp_path / "m", LLAMA, tensors))
+    assert [(entry["event"], entry["count"], entry["first"]) for entry in logs] == [
+        ("unexpected_tensors", 1, ["vision.weight"])
+    ]
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    path = write_folder(tmp_path / "m", LLAMA, random_tensors(LLAMA), shards=3)
+    (path / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(
+        ModelLoadError, match=r"model-00002-of-00003\.safetensors is missing, which model\.safetensors\."
+    ):
+        load(path)
+
+
+def test_an_index_may_not_name_files_outside_the_folder(tmp_path: Path) -> None:
+    path = write_folder(tmp_path / "m", LLAMA, random_tensors(LLAMA), shards=2)
+    (path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../other.safetensors"}}')
+    with pytest.raises(ModelLoadError, match=r"names the file '\.\./other\.safetensors', expected a plain file name"):
+        load(path)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"\xff" * 8 + data[8:]])
+def test_a_damaged_safetensors_file_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    file = write_folder(tmp_path / "m", LLAMA, random_tensors(LLAMA)) / "model.safetensors"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ModelLoadError, match=r"model\.safetensors is damaged or no safetensors file"):
+        load(file.parent)
+
+
+def test_the_model_in_the_wheel_loads_whole() -> None:
+    weights = load(resolve_model("smollm2").path, torch.bfloat16)
+    assert len(weights) == 272
+    assert sum(tensor.numel() for tensor in weights.values()) == 134_515_008
+    assert "head" not in weights

@@ -6,6 +6,7 @@ Needs only ``gguf`` and ``numpy``: llama.cpp can load the files too.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import gguf
@@ -35,7 +36,7 @@ def train(symbols: list[str], count: int) -> list[tuple[str, str]]:
     """The ``count`` merges that byte-pair encoding learns from one row of symbols; ties go by spelling."""
     merges: list[tuple[str, str]] = []
     for _ in range(count):
-        pairs = Counter(zip(symbols, symbols[1:], strict=False))
+        pairs = Counter(pairwise(symbols))
         best = max(pairs, key=lambda pair: (pairs[pair], pair))
         merges.append(best)
         symbols = _merged(symbols, best)

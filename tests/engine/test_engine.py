@@ -1,0 +1,361 @@
+"""The engine as its users meet it, on a simulated runner."""
+
+import asyncio
+import gc
+
+import anyio
+import anyio.to_thread
+import pytest
+from anyio.lowlevel import checkpoint
+
+from callboard import (
+    ConfigError,
+    Engine,
+    EngineConfig,
+    EngineDeadError,
+    EngineOverloadedError,
+    InvalidRequestError,
+    NotBuiltError,
+    SamplingParams,
+)
+from callboard.actors import WrongLoopError
+from callboard.runner import SimulatedRunner
+from callboard.runner.toy_model import toy_tokens
+
+PROMPT = [1, 2, 3, 4, 5]
+
+
+def make(*, faults: dict[int, Exception] | None = None, **config) -> Engine:
+    runner = SimulatedRunner(vocab_size=100, num_kv_blocks=64, block_size=4, max_model_len=100, faults=faults)
+    return Engine(EngineConfig(block_size=4, **config), runner=runner)
+
+
+def greedy(**params) -> SamplingParams:
+    return SamplingParams(temperature=0, **{"max_tokens": 8} | params)
+
+
+async def idle(engine: Engine) -> None:
+    """Wait until the engine holds nothing; fails if it keeps something."""
+    for _ in range(200):
+        stats = engine.stats()
+        if stats.kv_blocks_free == stats.kv_blocks_total and not stats.num_running and not stats.num_waiting:
+            engine.check()
+            return
+        await checkpoint()
+    raise AssertionError(f"{engine.stats()}\n{engine.diagnose()}")
+
+
+async def test_a_stream_gives_the_tokens_of_the_model_one_step_at_a_time():
+    async with make() as engine:
+        outputs = [output async for output in engine.generate(PROMPT, greedy())]
+    assert [t for output in outputs for t in output.outputs[0].token_ids] == toy_tokens(PROMPT, 8, 100)
+    assert [output.finished for output in outputs][-1] is True
+    assert outputs[-1].outputs[0].finish_reason == "length"
+    assert (outputs[-1].usage.prompt_tokens, outputs[-1].usage.completion_tokens) == (5, 8)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+async def test_any_number_of_steps_in_flight_gives_the_same_tokens(depth: int):
+    async with make(steps_in_flight=depth) as engine:
+        final = await engine.complete(PROMPT, greedy(max_tokens=50))
+        assert final.outputs[0].token_ids == toy_tokens(PROMPT, 50, 100)
+        assert engine.stats().num_steps <= 50 + 2  # known ends are not planned past
+
+
+async def test_a_reader_that_comes_late_finds_everything_in_one_output():
+    async with make() as engine:
+        stream = engine.generate(PROMPT, greedy())
+        while engine.stats().num_finished == 0:
+            await checkpoint()
+        outputs = [output async for output in stream]
+    assert len(outputs) == 1
+    assert outputs[0].outputs[0].token_ids == toy_tokens(PROMPT, 8, 100)
+
+
+@pytest.mark.parametrize("kind", ["cumulative", "final"])
+async def test_output_kinds_end_with_the_whole_completion(kind: str):
+    async with make() as engine:
+        outputs = [output async for output in engine.generate(PROMPT, greedy(output_kind=kind))]
+    assert outputs[-1].outputs[0].token_ids == toy_tokens(PROMPT, 8, 100)
+    assert kind != "final" or len(outputs) == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_reads_that_time_out_the_asyncio_way_lose_no_token(anyio_backend: str):
+    async with make() as engine:
+        stream, tokens, ended = engine.generate(PROMPT, greedy(max_tokens=60)), [], False
+        while not ended:
+            try:
+                async with asyncio.timeout(0):
+                    output = await anext(stream)
+            except TimeoutError:
+                await checkpoint()
+                continue
+            tokens += output.outputs[0].token_ids
+            ended = output.finished
+    assert tokens == toy_tokens(PROMPT, 60, 100)
+
+
+async def test_leaving_the_stream_aborts_its_request_and_gives_everything_back():
+    async with make() as engine:
+        async with engine.generate(PROMPT, greedy(max_tokens=90)) as stream:
+            await anext(stream)
+        await idle(engine)
+
+
+async def test_dropping_the_stream_aborts_its_request():
+    async with make() as engine:
+        stream = engine.generate(PROMPT, greedy(max_tokens=90))
+        await anext(stream)
+        del stream
+        gc.collect()
+        await idle(engine)
+
+
+async def test_cancelling_complete_aborts_its_request():
+    async with make() as engine:
+        engine.runner.gate.close()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.complete, PROMPT, greedy())
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        engine.runner.gate.open()
+        await idle(engine)
+
+
+async def test_abort_ends_the_stream_with_its_reason_and_later_aborts_change_nothing():
+    async with make() as engine:
+        stream = engine.generate(PROMPT, greedy(max_tokens=90), request_id="mine")
+        await anext(stream)
+        await engine.abort("mine")
+        await engine.abort("mine")
+        await engine.abort("nobody")
+        outputs = [output async for output in stream]
+        assert [output.outputs[0].finish_reason for output in outputs] == ["abort"]
+        await idle(engine)
+
+
+async def test_an_abort_right_after_the_submission_leaves_nothing_behind():
+    async with make() as engine:
+        stream = engine.generate(PROMPT, greedy(max_tokens=90), request_id="mine")
+        await engine.abort("mine")
+        assert [output.outputs[0].finish_reason async for output in stream] == ["abort"]
+        await idle(engine)
+        assert engine.stats().num_generated_tokens == 0
+
+
+async def test_one_cause_reaches_all_waiters_when_the_runner_fails_and_later_requests_are_refused():
+    fault = RuntimeError("the device is gone")
+    async with make(faults={5: fault}, max_num_running_reqs=5) as engine:
+        streams = [engine.generate([n, *PROMPT], greedy(max_tokens=50)) for n in range(10)]
+        for stream in streams:
+            with pytest.raises(EngineDeadError, match="the device is gone") as caught:
+                async for _ in stream:
+                    pass
+            assert caught.value.__cause__ is fault
+        with pytest.raises(EngineDeadError, match="the device is gone"):
+            engine.generate(PROMPT)
+        assert any("runner" in note for note in fault.__notes__)
+
+
+async def test_streams_end_when_the_engine_stops_even_if_a_step_never_ends():
+    async with make() as engine:
+        engine.runner.gate.close()
+        streams = [engine.generate([n, *PROMPT], greedy()) for n in range(3)]
+        await anyio.wait_all_tasks_blocked()
+    for stream in streams:
+        assert [output.outputs[0].finish_reason async for output in stream] == ["abort"]
+    with pytest.raises(EngineDeadError, match="stopped"):
+        engine.generate(PROMPT)
+
+
+async def test_an_error_in_the_host_leaves_the_engine_unwrapped():
+    async def host() -> None:
+        async with make() as engine:
+            engine.generate(PROMPT, greedy())
+            raise LookupError("of the host")
+
+    with pytest.raises(LookupError, match="of the host"):
+        await host()
+
+
+async def test_an_engine_serves_one_context_and_is_dead_outside_of_it():
+    engine = make()
+    with pytest.raises(EngineDeadError, match="not started"):
+        engine.generate(PROMPT)
+    async with engine:
+        with pytest.raises(ConfigError, match="entered already"):
+            await engine.__aenter__()
+    with pytest.raises(ConfigError, match="entered already"):
+        await engine.__aenter__()
+
+
+async def test_two_engines_in_one_loop_do_not_know_of_each_other():
+    async with make() as one, make() as other:
+        a, b = one.generate(PROMPT, greedy(), request_id="x"), other.generate([9, 9], greedy(), request_id="x")
+        assert [t async for o in a for t in o.outputs[0].token_ids] == toy_tokens(PROMPT, 8, 100)
+        assert [t async for o in b for t in o.outputs[0].token_ids] == toy_tokens([9, 9], 8, 100)
+
+
+BAD_REQUESTS = [
+    ([], {}, "prompt has no tokens"),
+    (list(range(1, 101)), {}, "prompt has 100 tokens, limit is 99"),
+    ([1, 100], {}, "prompt token id is 100, limits are 0 and 99"),
+    ([-1, 5], {}, "prompt token id is -1, limits are 0 and 99"),
+    ("text", {}, "no tokenizer"),
+    (None, {}, "prompt is NoneType"),
+    ([1.5], {}, "needed is text or a list of token ids"),
+    ([1], {"stop_token_ids": [100]}, "stop_token_ids is 100, limits are 0 and 99"),
+    ([1], {"stop": ["x"]}, "stop strings need a tokenizer"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "params", "message"), BAD_REQUESTS, ids=lambda value: str(value)[:30])
+async def test_a_request_that_can_never_be_served_is_refused_and_the_others_go_on(prompt, params: dict, message: str):
+    async with make() as engine:
+        good = engine.generate(PROMPT, greedy())
+        with pytest.raises(InvalidRequestError, match=message) as caught:
+            await anext(engine.generate(prompt, greedy(**params), request_id="bad"))
+        assert "bad" in str(caught.value)
+        assert [t async for o in good for t in o.outputs[0].token_ids] == toy_tokens(PROMPT, 8, 100)
+        await idle(engine)
+
+
+BAD_PARAMS = [
+    {"temperature": -0.1},
+    {"temperature": float("nan")},
+    {"top_p": 0.0},
+    {"top_p": 1.1},
+    {"top_k": -2},
+    {"max_tokens": 0},
+    {"max_tokens": -1},
+    {"max_tokens": 1.5},
+    {"min_tokens": 9, "max_tokens": 8},
+    {"stop": [""]},
+    {"stop_token_ids": [-1]},
+    {"output_kind": "words"},
+    {"n": 0},
+]
+
+
+@pytest.mark.parametrize("params", BAD_PARAMS, ids=str)
+def test_parameters_out_of_their_range_are_refused_by_name(params: dict):
+    with pytest.raises(InvalidRequestError, match=next(iter(params))):
+        SamplingParams(**params)
+
+
+async def test_what_is_not_built_is_refused_by_name_and_not_ignored():
+    async with make() as engine:
+        for params in ({"n": 2}, {"logprobs": 1}, {"presence_penalty": 0.5}, {"bad_words": ["x"]}):
+            with pytest.raises(NotBuiltError, match=next(iter(params))):
+                engine.generate(PROMPT, SamplingParams(**params))
+    with pytest.raises(NotBuiltError, match="kv_connector"):
+        EngineConfig(kv_connector="redis")
+
+
+async def test_an_id_that_is_in_use_is_refused_and_free_again_after_the_end():
+    async with make() as engine:
+        first = engine.generate(PROMPT, greedy(), request_id="x")
+        with pytest.raises(InvalidRequestError, match="'x' is in use"):
+            engine.generate(PROMPT, greedy(), request_id="x")
+        assert [o async for o in first]
+        assert (await engine.complete(PROMPT, greedy(), request_id="x")).finished
+
+
+async def test_requests_beyond_the_waiting_room_are_refused_with_both_numbers():
+    async with make(max_num_running_reqs=2, max_waiting=3) as engine:
+        streams = [engine.generate([n, *PROMPT], greedy()) for n in range(5)]
+        with pytest.raises(EngineOverloadedError, match="5 requests are unfinished, limit is 5"):
+            engine.generate(PROMPT, greedy())
+        for stream in streams:
+            assert [o async for o in stream][-1].finished
+        assert (await engine.complete(PROMPT, greedy())).finished
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_known_one():
+    with pytest.raises(ConfigError, match="unknown setting 'max_model_length', did you mean 'max_model_len'"):
+        EngineConfig(max_model_length=5)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"max_model_len": 200}, "max_model_len is 200, the runner's limit is 100"),
+        ({"num_kv_blocks": 65}, "num_kv_blocks is 65, the runner's limit is 64"),
+        ({"block_size": 8}, "block_size is 8, the runner's is 4"),
+    ],
+    ids=str,
+)
+async def test_settings_beyond_the_runners_limits_are_refused_at_the_start(config: dict, message: str):
+    runner = SimulatedRunner(num_kv_blocks=64, block_size=4, max_model_len=100)
+    with pytest.raises(ConfigError, match=message):
+        async with Engine(EngineConfig(**{"block_size": 4} | config), runner=runner):
+            raise AssertionError("the engine started")
+
+
+async def test_events_tell_the_life_of_a_request_in_order():
+    async with make() as engine:
+        events = engine.events()
+        await engine.complete(PROMPT, greedy(), request_id="x")
+        await idle(engine)
+    seen = [(event.kind, event.request_id) async for event in events]
+    assert seen == [("QUEUED", "x"), ("SCHEDULED", "x"), ("FINISHED", "x")]
+
+
+async def test_a_second_request_with_the_same_prompt_reports_its_cached_tokens():
+    async with make() as engine:
+        prompt = list(range(1, 14))
+        cold, warm = [await engine.complete(prompt, greedy()) for _ in range(2)]
+        assert (cold.num_cached_tokens, warm.num_cached_tokens) == (0, 12)
+        assert cold.outputs[0].token_ids == warm.outputs[0].token_ids
+        salted = await engine.generate(prompt, greedy(output_kind="final"), cache_salt="mine").__anext__()
+        assert salted.num_cached_tokens == 0
+        assert await engine.reset_prefix_cache()
+        assert engine.stats().kv_blocks_cached == 0
+
+
+async def test_priority_decides_who_is_admitted_first():
+    async with make(policy="priority", max_num_running_reqs=1) as engine:
+        events = engine.events()
+        streams = [engine.generate([p, *PROMPT], greedy(), request_id=f"p{p}", priority=p) for p in (2, 0, 1)]
+        for stream in streams:
+            assert [o async for o in stream]
+    order = [event.request_id async for event in events if event.kind == "SCHEDULED"]
+    assert order == ["p0", "p1", "p2"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_use_from_another_loop_or_thread_is_refused(anyio_backend: str):
+    async with make() as engine:
+
+        def elsewhere() -> None:
+            async def use() -> None:
+                engine.generate(PROMPT, greedy())
+
+            asyncio.run(use())
+
+        with pytest.raises(WrongLoopError):
+            await anyio.to_thread.run_sync(elsewhere)
+
+
+async def test_an_idle_engine_takes_no_turns():
+    async with make() as engine:
+        await engine.complete(PROMPT, greedy())
+        await idle(engine)
+        await anyio.wait_all_tasks_blocked()
+        steps = engine.stats().num_steps
+        await anyio.wait_all_tasks_blocked()
+        assert engine.stats().num_steps == steps
+        assert "waits for" in engine.diagnose()
+
+
+async def test_diagnose_names_what_each_actor_waits_for():
+    async with make() as engine:
+        engine.runner.gate.close()
+        stream = engine.generate(PROMPT, greedy())
+        await anyio.wait_all_tasks_blocked()
+        lines = dict(line.split(":", 1) for line in engine.diagnose().splitlines())
+        assert set(lines) == {"delivery", "runner", "kv_cache", "scheduler", "intake"}
+        assert "waits for outputs" in lines["delivery"]
+        assert "plans 0/2" in lines["runner"]
+        await stream.aclose()
