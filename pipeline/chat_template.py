@@ -19,6 +19,7 @@ from ..scheduler.errors import InvalidRequestError
 
 TIME_LIMIT = 1.0  # seconds; a template of a real model takes some 50 us a message
 MAX_TEXT = 16 << 20  # characters of one rendered prompt, and of one repeated string or list
+MAX_BITS = 1 << 16  # of an integer power
 MAX_RANGE = 1_000_000  # turns of all loops over range() in one rendering
 
 
@@ -143,8 +144,8 @@ class _Box(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(["*", "**"])
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and abs(left) > 1 and right > 1024:
-            raise OverflowError(f"{right} is too large an exponent")
+        if operator == "**" and isinstance(left, int) and left.bit_length() * right > MAX_BITS:
+            raise OverflowError(f"a power has more than {MAX_BITS} bits")
         if operator == "*" and _repeated(left, right) > MAX_TEXT:
             raise OverflowError(f"a repetition is longer than {MAX_TEXT}")
         return super().call_binop(context, operator, left, right)

@@ -1,0 +1,60 @@
+"""Rotary position embedding (Su et al. 2021, "RoFormer", arXiv 2104.09864), with the scalings of long-context models.
+
+The rotation of a pair of elements is a multiplication by a complex number. The rows of Q and K are reordered once at
+load, so that the elements of a pair are neighbours and a whole layer is rotated by one operation in place; scores
+do not change, since Q and K are reordered alike.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .model_config import ModelConfig, RopeScaling
+
+
+def rotation_table(config: ModelConfig, length: int) -> torch.Tensor:
+    """Rotations of every position: complex64 [length, 1, head_dim / 2]."""
+    angles = torch.outer(torch.arange(length).float(), inverse_frequencies(config))
+    return torch.complex(angles.cos(), angles.sin()).unsqueeze(1)
+
+
+def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
+    """Radians per position of each pair, scaling applied: float32 [head_dim / 2]."""
+    exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
+    plain = 1.0 / config.rope_theta**exponents
+    return plain if config.rope_scaling is None else _scaled(plain, config.rope_scaling)
+
+
+def _scaled(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
+    if scaling.kind == "linear":
+        return frequencies / scaling.factor
+    # Share of the unscaled frequency: 1 for those that turn often over the trained length, 0 for those that hardly do.
+    turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    keep = ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - keep) * frequencies / scaling.factor + keep * frequencies
+
+
+def pair_up(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Reorder rows so that those of a rotated pair are neighbours.
+
+    Args:
+        rows: [heads * head_dim, ...]; element i of a head forms a pair with element i + head_dim / 2.
+    """
+    halves = rows.unflatten(0, (-1, 2, head_dim // 2))
+    return halves.transpose(1, 2).reshape(rows.shape)
+
+
+def rotate_(heads: torch.Tensor, rotations: torch.Tensor) -> None:
+    """Rotate heads in place; computed in float32.
+
+    Args:
+        heads: [tokens, heads, head_dim], pairs as neighbours, last dimension contiguous.
+        rotations: complex64 [tokens, 1, head_dim / 2].
+    """
+    wide = heads.float()  # the same tensor when it is float32 already
+    torch.view_as_complex(wide.unflatten(-1, (-1, 2))).mul_(rotations)
+    if wide is not heads:
+        heads.copy_(wide)

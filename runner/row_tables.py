@@ -1,0 +1,107 @@
+"""What the runner remembers of each request between steps: tokens, blocks and how to sample."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+
+from ..scheduler.errors import BooksError
+from ..scheduler.params import SamplingParams
+from ..scheduler.plan import BlockIds, BoolArray, IntArray, NewRequestData
+
+
+class RowTables:
+    """One row for each running request, changed by plans only, in step order.
+
+    Columns:
+        tokens: int64 [rows, max_model_len + 1], the prompt and what was sampled.
+        known: int64 [rows], how many of them are there.
+        blocks: int64 [rows, blocks], the block tables; 0 (the null block) behind their ends.
+        num_blocks: int64 [rows].
+        temperature, top_p: float32 [rows]; top_k: int64 [rows], 0 keeps all.
+        seed: uint64 [rows], the key of the row's random numbers.
+        min_tokens: int64 [rows]; end_ids: for each row the tokens that may not come before.
+
+    Args:
+        vocab_size: token ids that may be sampled are below it.
+        random_base: makes requests without a seed differ from run to run, and not from a
+            preemption to the next.
+    """
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        max_model_len: int,
+        block_size: int,
+        vocab_size: int,
+        eos_token_ids: tuple[int, ...],
+        random_base: int,
+    ) -> None:
+        self.block_size = block_size
+        self.tokens = np.zeros((rows, max_model_len + 1), np.int64)
+        self.known = np.zeros(rows, np.int64)
+        self.blocks = np.zeros((rows, -(-max_model_len // block_size)), np.int64)
+        self.num_blocks = np.zeros(rows, np.int64)
+        self.temperature = np.zeros(rows, np.float32)
+        self.top_p = np.ones(rows, np.float32)
+        self.top_k = np.zeros(rows, np.int64)
+        self.seed = np.zeros(rows, np.uint64)
+        self.min_tokens = np.zeros(rows, np.int64)
+        self.end_ids: list[IntArray] = [np.zeros(0, np.int64)] * rows
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._random_base = random_base.to_bytes(8, "little")
+
+    def fill(self, new: NewRequestData) -> None:
+        """Take in a request, over whatever the row held before."""
+        row, count = new.row, len(new.token_ids)
+        self.tokens[row, :count] = new.token_ids
+        self.known[row] = count
+        self.blocks[row] = 0
+        self.num_blocks[row] = 0
+        self.grow(row, new.block_ids)
+        self._fill_sampling(row, new.req_id, new.sampling_params)
+
+    def grow(self, row: int, block_ids: BlockIds) -> None:
+        """Append blocks to a row's table."""
+        first = int(self.num_blocks[row])
+        self.blocks[row, first : first + len(block_ids)] = block_ids
+        self.num_blocks[row] = first + len(block_ids)
+
+    def append(self, rows: IntArray, token_ids: IntArray) -> None:
+        """One more token of each of these rows is known."""
+        self.tokens[rows, self.known[rows]] = token_ids
+        self.known[rows] += 1
+
+    def check_step(self, rows: IntArray, ends: IntArray, samples: BoolArray) -> None:
+        """Raise BooksError unless a step's tokens and blocks are there up to ``ends``.
+
+        A row samples if and only if the step reaches the end of what is known of it.
+        """
+        room = self.num_blocks[rows] * self.block_size
+        for name, bad in (
+            ("tokens that are not known", ends > self.known[rows]),
+            ("no blocks for its tokens", ends > room),
+            ("a sample inside its known tokens, or none at their end", samples != (ends == self.known[rows])),
+        ):
+            if bad.any():
+                row = int(rows[bad][0])
+                raise BooksError(
+                    f"a step has {name}: row {row} up to token {int(ends[bad][0])}, "
+                    f"{int(self.known[row])} tokens and {int(self.num_blocks[row])} blocks are there"
+                )
+
+    def _fill_sampling(self, row: int, req_id: str, params: SamplingParams) -> None:
+        self.temperature[row] = params.temperature
+        self.top_p[row] = params.top_p
+        self.top_k[row] = max(params.top_k, 0)
+        self.seed[row] = self._seed_of(req_id) if params.seed is None else params.seed % 2**64
+        self.min_tokens[row] = params.min_tokens
+        ends = [] if params.ignore_eos else list(self._eos_token_ids)
+        ends += params.stop_token_ids or []
+        self.end_ids[row] = np.array([token for token in ends if 0 <= token < self._vocab_size], np.int64)
+
+    def _seed_of(self, req_id: str) -> int:
+        return int.from_bytes(blake2b(req_id.encode(), key=self._random_base, digest_size=8).digest(), "little")

@@ -1,0 +1,141 @@
+"""Templates are programs from a file: they get what they need, no more, and their errors are the request's."""
+
+import contextlib
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from callboard.pipeline.chat_template import ChatTemplate
+from callboard.scheduler.errors import InvalidRequestError
+
+HELLO = [{"role": "user", "content": "Hi"}]
+CHATML = (
+    "{%- for message in messages %}\n{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\n"
+    "{%- endfor %}\n{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def render(text: str, messages: Any = HELLO, **options: Any) -> str:
+    return ChatTemplate({"default": text}, {"bos_token": "<s>"}).render(messages, **options)
+
+
+def refusal(text: str, messages: Any = HELLO, **options: Any) -> str:
+    with pytest.raises(InvalidRequestError) as caught:
+        render(text, messages, **options)
+    return str(caught.value)
+
+
+def test_the_generation_prompt_is_added_unless_not_wanted() -> None:
+    assert render(CHATML) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert render(CHATML, add_generation_prompt=False) == "<|im_start|>user\nHi<|im_end|>\n"
+
+
+def test_an_error_that_the_template_raises_is_the_requests_own() -> None:
+    picky = (
+        "{% if messages | length > 1 %}{{ raise_exception('Roles must alternate: ' + messages[1].role) }}{% endif %}"
+    )
+    assert refusal(picky, HELLO * 2) == "chat template: Roles must alternate: user"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{{ 1 / 0 }}", "chat template: division by zero"),
+        ("{{ messages[0].tools.name }}", "chat template: 'dict object' has no attribute 'tools'"),
+        ("{{ 'a' + messages[0] }}", "chat template: can only concatenate str"),
+        ("{% if %}", "chat template of the model, line 1: Expected an expression"),
+        ("{% include 'other' %}", "chat template: no loader for this environment specified"),
+    ],
+)
+def test_an_error_in_the_template_is_named(text: str, reason: str) -> None:
+    assert refusal(text).startswith(reason)
+
+
+def test_the_date_is_given_by_the_clock() -> None:
+    template = ChatTemplate({"default": "{{ strftime_now('%d %b %Y') }}"}, now=lambda: datetime(2024, 7, 26))
+    assert template.render(HELLO) == "26 Jul 2024"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for i in range(999999) %}{{ 'x' * 10000 }}{% endfor %}",
+        "{{ 'x' * 10 ** 10 }}",
+        "{{ 10000000000 * 'x' }}",
+        "{{ 9 ** 9999999 }}",
+        "{% for i in range(10 ** 12) %}{% endfor %}",
+    ],
+)
+def test_a_template_that_would_run_or_grow_without_end_is_stopped(text: str) -> None:
+    template = ChatTemplate({"default": text}, time_limit=0.2)
+    with pytest.raises(InvalidRequestError, match="chat template: "):
+        template.render(HELLO)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ raise_exception.__globals__ }}",
+        "{{ strftime_now.__func__ }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update({'role': 'system'}) }}",
+        "{{ self.__init__ }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ '{0.__class__}'.format(1) }}",
+        "{{ lipsum() }}",
+        "{{ open('/etc/passwd') }}",
+    ],
+)
+def test_a_template_reaches_no_internals_files_or_state(text: str) -> None:
+    with contextlib.suppress(InvalidRequestError):
+        assert render(text) == ""
+    assert HELLO == [{"role": "user", "content": "Hi"}]
+
+
+def test_no_tools_and_an_empty_list_of_tools_are_the_same() -> None:
+    text = "{% if tools is not none %}{{ tools | tojson }}{% else %}none{% endif %}"
+    assert render(text) == render(text, tools=[]) == "none"
+    assert render(text, tools=[{"name": "é<b>"}]) == '[{"name": "é<b>"}]'
+
+
+def test_of_two_named_templates_the_one_for_tools_is_used_for_tools() -> None:
+    template = ChatTemplate({"default": "plain", "tool_use": "tools"})
+    assert template.render(HELLO) == "plain"
+    assert template.render(HELLO, tools=[{"name": "f"}]) == "tools"
+
+
+def test_no_default_is_guessed() -> None:
+    with pytest.raises(InvalidRequestError, match="the model has no 'default' chat template, only: rag, short"):
+        ChatTemplate({"short": "a", "rag": "b"}).render(HELLO)
+
+
+def test_loop_controls_generation_blocks_and_more_variables_work() -> None:
+    loop = (
+        "{% for i in range(9) %}{% if i == 2 %}{% continue %}{% elif i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}"
+    )
+    assert render(loop) == "013"
+    assert render("{% generation %}{{ messages[0].content }}{% endgeneration %}") == "Hi"
+    assert render("{{ bos_token }}{{ enable_thinking }}", enable_thinking=False) == "<s>False"
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "messages must be a list of at least one message"),
+        ("Hi", "messages must be a list of at least one message"),
+        (["Hi"], "messages[0] is str, expected a dict"),
+        ([{"content": "Hi"}], "messages[0] has role None, expected a name"),
+        ([*HELLO, {"role": "user"}], "messages[1] has no content"),
+        ([{"role": "user", "content": 3}], "messages[0] has content of type int, expected text or a list"),
+    ],
+)
+def test_messages_of_another_form_are_refused(messages: Any, reason: str) -> None:
+    assert refusal(CHATML, messages) == reason
+
+
+def test_a_message_with_tool_calls_needs_no_content() -> None:
+    calls = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}]
+    assert render("{{ messages[1].tool_calls[0].name }}", calls) == "f"

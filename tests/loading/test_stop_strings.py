@@ -1,0 +1,94 @@
+"""Stop strings are found however the text is cut, and nothing else is held back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard.pipeline.stop_strings import StopStrings
+from callboard.scheduler.errors import InvalidRequestError
+
+LETTERS = st.text("ab\n", max_size=30)
+STOPS = st.lists(st.text("ab\n", min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+def reference(text: str, stops: list[str], include: bool) -> tuple[str, str | None]:
+    """Cut at the stop string whose end comes first; of several, the one named first."""
+    for end in range(1, len(text) + 1):
+        for stop in stops:
+            if text[:end].endswith(stop):
+                return text[: end if include else end - len(stop)], stop
+    return text, None
+
+
+def cut(pieces: list[str], stops: list[str], include: bool = False) -> tuple[str, str | None]:
+    search = StopStrings(stops, include)
+    given_out = ""
+    for piece in pieces:
+        new, matched = search.feed(piece)
+        given_out += new
+        if matched is not None:
+            return given_out, matched
+    return given_out + search.finish(), None
+
+
+@given(pieces=st.lists(LETTERS, max_size=8), stops=STOPS, include=st.booleans())
+def test_any_cutting_of_a_text_gives_the_cut_of_the_whole(pieces: list[str], stops: list[str], include: bool) -> None:
+    assert cut(pieces, stops, include) == reference("".join(pieces), stops, include)
+
+
+@given(pieces=st.lists(LETTERS, max_size=8), stops=STOPS)
+def test_only_the_longest_possible_beginning_of_a_stop_string_is_held(pieces: list[str], stops: list[str]) -> None:
+    search, given_out, text = StopStrings(stops), "", ""
+    for piece in pieces:
+        new, matched = search.feed(piece)
+        if matched is not None:
+            return
+        given_out, text = given_out + new, text + piece
+        held = max(n for n in range(len(text) + 1) if any(stop.startswith(text[len(text) - n :]) for stop in stops))
+        assert given_out == text[: len(text) - held]
+
+
+@given(pieces=st.lists(st.tuples(LETTERS, st.booleans()), max_size=8), stops=STOPS)
+def test_what_completes_while_inactive_is_text(pieces: list[tuple[str, bool]], stops: list[str]) -> None:
+    search, given_out, text = StopStrings(stops), "", ""
+    for piece, active in pieces:
+        new, matched = search.feed(piece, active)
+        given_out += new
+        ends = range(len(text) + 1, len(text) + len(piece) + 1) if active else range(0)
+        text += piece
+        expected = next(((stop, end) for end in ends for stop in stops if text[:end].endswith(stop)), None)
+        assert matched == (expected and expected[0])
+        if expected:
+            assert given_out == text[: expected[1] - len(expected[0])]
+            return
+    assert given_out + search.finish() == text
+
+
+def test_a_stop_string_over_three_pieces_is_cut_out_or_kept() -> None:
+    assert cut(["He", "llo <", "st", "op> more"], ["<stop>"]) == ("Hello ", "<stop>")
+    assert cut(["He", "llo <", "st", "op> more"], ["<stop>"], include=True) == ("Hello <stop>", "<stop>")
+
+
+def test_the_first_to_be_complete_wins_and_then_the_first_named() -> None:
+    assert cut(["abcd"], ["abcd", "bc"]) == ("a", "bc")
+    assert cut(["abc"], ["c", "bc", "abc"]) == ("ab", "c")
+    assert cut(["abc"], ["abc", "bc", "c"]) == ("", "abc")
+
+
+def test_text_that_began_like_a_stop_string_is_given_out_at_the_end() -> None:
+    search = StopStrings(["\n\nUser"])
+    assert search.feed("Hi\n\nUs") == ("Hi", None)
+    assert search.finish() == "\n\nUs"
+    assert search.finish() == ""
+
+
+def test_after_a_match_nothing_more_is_given_out() -> None:
+    search = StopStrings(["x"])
+    assert search.feed("axb") == ("a", "x")
+    assert search.feed("more") == ("", "x")
+    assert search.finish() == ""
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="a stop string is empty"):
+        StopStrings(["a", ""])

@@ -1,0 +1,62 @@
+"""Greedy output is token for token what transformers gives, whatever the scheduler does."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from parity_settings import MODEL, NEW_TOKENS
+
+from callboard import Engine, SamplingParams
+
+pytestmark = pytest.mark.slow
+
+GREEDY = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, output_kind="final")
+
+
+async def all_at_once(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
+    """Every prompt's output, all submitted together."""
+    tokens: dict[int, list[int]] = {}
+
+    async def one(number: int) -> None:
+        tokens[number] = (await engine.complete(prompts[number], GREEDY)).outputs[0].token_ids
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(len(prompts)):
+            tasks.start_soon(one, number)
+    engine.check()
+    return [tokens[number] for number in range(len(prompts))]
+
+
+def make(**config) -> Engine:
+    return Engine.from_pretrained(MODEL, max_model_len=2048, **{"num_kv_blocks": 600} | config)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_two_passes_with_prefix_cache_on_both_loops(anyio_backend, token_ids, expected):
+    async with make() as engine:
+        assert await all_at_once(engine, token_ids) == expected
+        cold = engine.stats().prefix_hits
+        assert await all_at_once(engine, token_ids) == expected
+        assert engine.stats().prefix_hits > cold + 1500
+        print(f"prefix hits of the second pass: {engine.stats().prefix_hits - cold} tokens")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("depth", [1, 3])
+async def test_one_and_three_steps_in_flight(anyio_backend, depth, token_ids, expected):
+    async with make(steps_in_flight=depth, enable_prefix_caching=False) as engine:
+        assert await all_at_once(engine, token_ids) == expected
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_pool_so_small_that_requests_are_preempted(anyio_backend, token_ids, expected):
+    async with make(num_kv_blocks=105) as engine:
+        assert await all_at_once(engine, token_ids) == expected
+        assert engine.stats().num_preemptions > 0
+        print(f"preemptions: {engine.stats().num_preemptions}")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_prompts_in_chunks_of_at_most_64_tokens(anyio_backend, token_ids, expected):
+    async with make(max_num_scheduled_tokens=64) as engine:
+        assert await all_at_once(engine, token_ids) == expected
