@@ -109,8 +109,8 @@ def _sentencepiece(file: GgufFile) -> Tokenizer:
     scores = file.array("tokenizer.ggml.scores", float)
     if len(scores) != len(tokens):
         raise ModelLoadError(f"{file.path}: tokenizer.ggml.scores has {len(scores)} values for {len(tokens)} tokens")
-    unknown = file.get("tokenizer.ggml.unknown_token_id", int, 0)
-    raw = _raw(file, _merges(tokens, types, scores), unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True)
+    unknown = tokens[_id(file, "unknown", len(tokens)) or 0]
+    raw = _raw(file, _merges(tokens, types, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True)
     prefixed = file.get("tokenizer.ggml.add_space_prefix", bool, True)
     spaces = Replace(" ", "▁")
     _set(raw, "normalizer", Normalizers([Prepend("▁"), spaces]) if prefixed else spaces)
@@ -185,10 +185,10 @@ def _set(raw: RawTokenizer, part: str, value: object) -> None:
 
 
 def _id(file: GgufFile, name: str, count: int) -> int | None:
-    found = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
-    if found is None or (isinstance(found, int) and 0 <= found < count):
+    found = file.maybe(f"tokenizer.ggml.{name}_token_id", int)
+    if found is None or 0 <= found < count:
         return found
-    raise ModelLoadError(f"{file.path}: {name}_token_id is {found!r}, but the vocabulary has {count} tokens")
+    raise ModelLoadError(f"{file.path}: {name}_token_id is {found}, but the vocabulary has {count} tokens")
 
 
 def _wanted(file: GgufFile, name: str, token_id: int | None, wanted: bool) -> list[int]:
@@ -199,7 +199,7 @@ def _wanted(file: GgufFile, name: str, token_id: int | None, wanted: bool) -> li
 
 def _template(file: GgufFile, tokens: list[str]) -> ChatTemplate | None:
     start = "tokenizer.chat_template"
-    texts = {key[len(start) + 1 :]: text for key, text in file.metadata.items() if key.startswith(f"{start}.")}
+    texts = {key[len(start) + 1 :]: file.get(key, str) for key in file.metadata if key.startswith(f"{start}.")}
     if start in file.metadata:
         texts["default"] = file.get(start, str)
     names = ("bos", "eos", "unknown", "padding")

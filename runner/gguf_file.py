@@ -89,6 +89,10 @@ class GgufFile:
             raise ModelLoadError(f"{self.path}: metadata {key} is {_short(value)}, expected {kind.__name__}")
         return value
 
+    def maybe(self, key: str, kind: type[T]) -> T | None:
+        """The metadata value ``key``, or None when the file does not have it."""
+        return self.get(key, kind) if key in self.metadata else None
+
     def array(self, key: str, of: type[T], default: list[T] | None = None) -> list[T]:
         """The metadata array ``key``, whose elements have one type; ints will do for floats."""
         values: list[Any] = self.get(key, list, default)

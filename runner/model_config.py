@@ -264,8 +264,8 @@ def _from_gguf(file: GgufFile) -> ModelConfig:
         tie_word_embeddings="output.weight" not in file.tensors,  # the format has no flag: absence means tied
         attention_bias=architecture == "qwen2",
         qk_norm=architecture == "qwen3",
-        sliding_window=file.metadata.get(f"{architecture}.attention.sliding_window") or None,
-        bos_token_id=file.metadata.get("tokenizer.ggml.bos_token_id"),
+        sliding_window=file.maybe(f"{architecture}.attention.sliding_window", int) or None,
+        bos_token_id=file.maybe("tokenizer.ggml.bos_token_id", int),
         eos_token_ids=_gguf_eos(file),
         weights_id=file.identity(),
     )
@@ -326,4 +326,4 @@ def _llama3_from_divisors(file: GgufFile, theta: float, head_dim: int) -> RopeSc
 
 def _gguf_eos(file: GgufFile) -> tuple[int, ...]:
     """End of text, of turn and of message: any of them ends an answer."""
-    return _unique(*(file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")))
+    return _unique(*(file.maybe(f"tokenizer.ggml.{name}_token_id", int) for name in ("eos", "eot", "eom")))

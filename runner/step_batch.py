@@ -17,6 +17,7 @@ class StepBatch:
 
     Attributes:
         lengths: tokens to compute for each request, batch order; ``ends``: its tokens afterwards.
+        num_single: how many requests, the first ones, have one token.
         tables: int64 [requests, blocks], block tables cut to the longest.
         input_ids, positions, blocks, offsets: int64 [tokens].
         sampled_rows, sampled_outputs: for each request that samples, in plan order, its row and
@@ -31,6 +32,7 @@ class StepBatch:
         self.rows: IntArray = plan.rows[order]
         self.lengths: IntArray = plan.num_tokens[order]
         self.ends: IntArray = ends[order]
+        self.num_single = int((self.lengths == 1).sum())
         self._lay_out(rows)
         self.sampled_rows: IntArray = plan.rows[plan.samples]
         self.sampled_outputs: IntArray = plan.num_outputs[plan.samples]

@@ -84,8 +84,10 @@ def load_weights(
         source = source.gguf if source.is_gguf else source.folder
     with ExitStack() as stack:
         store: _TensorStore = _GgufStore(source) if isinstance(source, GgufFile) else _HfStore(source, stack)
+        if config.num_layers > len(found := store.shapes()):
+            raise ModelLoadError(f"{source.path} has {len(found)} tensors, too few for {config.num_layers} layers")
         names = {neutral: gguf if isinstance(source, GgufFile) else hf for neutral, (hf, gguf) in _names(config)}
-        wanted = _match(store.shapes(), names, config, str(source.path))
+        wanted = _match(found, names, config, str(source.path))
         permuted = isinstance(source, GgufFile) and config.architecture in _PERMUTED
         return _drop_equal_head(_read_all(store, wanted, config, dtype, permuted), config)
 

@@ -171,6 +171,12 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(tmp_path: Path) -> 
         load(write_folder(tmp_path / "m", LLAMA, tensors))
 
 
+def test_more_layers_than_tensors_are_refused_at_once(tmp_path: Path) -> None:
+    config = LLAMA | {"num_hidden_layers": 4_000_000_000}
+    with pytest.raises(ModelLoadError, match="has 20 tensors, too few for 4000000000 layers"):
+        load(write_folder(tmp_path / "m", config, random_tensors(LLAMA)))
+
+
 def test_an_unexpected_tensor_inside_a_layer_is_refused(tmp_path: Path) -> None:
     tensors = random_tensors(LLAMA) | {"model.layers.0.self_attn.o_proj.bias": torch.zeros(32)}
     with pytest.raises(ModelLoadError, match=r"unexpected tensor model\.layers\.0\.self_attn\.o_proj\.bias in llama"):

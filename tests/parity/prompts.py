@@ -38,7 +38,7 @@ TEXTS = [
 LONGEST = 1500
 
 
-def prompts(encode) -> list[list[int]]:  # noqa: ANN001 - str -> list of ids
+def prompts(encode) -> list[list[int]]:
     """All prompts as token ids; the first has one token, the last 1,500."""
     ids = [encode(text) for text in TEXTS]
     ids[0] = ids[0][:1]

@@ -1,0 +1,113 @@
+"""A thread that executes functions in order and delivers their results into the event loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import anyio
+import structlog
+
+from ..actors.reply import Reply
+from ..actors.threads import LoopPort
+from ..scheduler.errors import EngineDeadError
+
+T = TypeVar("T")
+log: Any = structlog.get_logger(__name__)
+
+
+class RunnerThread:
+    """Bound to the event loop that first uses it; further calls come from that loop.
+
+    The first function that raises ends the work: its error goes to its own reply and to every
+    later one. The thread is a daemon, so that a program that forgets to close it can end.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Reply[Any]] | None] = SimpleQueue()
+        self._port: LoopPort | None = None
+        self._pending: dict[Reply[Any], None] = {}  # in order; touched in the loop only
+        self._ended: Reply[None] = Reply()
+        self._closing = False
+        self._dropping = threading.Event()
+
+    @property
+    def started(self) -> bool:
+        """Whether it was used."""
+        return self._port is not None
+
+    def submit(self, function: Callable[[], T]) -> Reply[T]:
+        """Execute a function after those before it; returns at once.
+
+        Raises:
+            EngineDeadError: after ``aclose``.
+            WrongLoopError: called from another event loop or thread than before.
+        """
+        if self._closing:
+            raise EngineDeadError(f"{self._name} is closed")
+        self._bind()
+        reply: Reply[T] = Reply()
+        self._pending[reply] = None
+        self._jobs.put((function, reply))
+        return reply
+
+    async def aclose(self, limit: float) -> None:
+        """End the thread behind the function that it is at; what waits fails with EngineDeadError.
+
+        Waits up to ``limit`` seconds, even when cancelled, since the function uses memory that the
+        caller is about to give up. May be called twice.
+        """
+        self._closing = True
+        if self._port is None:
+            return
+        self._port.check_owner()
+        self._dropping.set()
+        self._jobs.put(None)
+        with anyio.move_on_after(limit, shield=True) as scope:
+            await self._ended
+        if scope.cancelled_caught:
+            log.warning("runner_thread_still_busy", thread=self._name, waited_seconds=limit)
+        for reply in list(self._pending):
+            self._settle(reply, None, EngineDeadError(f"{self._name} was closed before this was done"))
+
+    def _bind(self) -> None:
+        if self._port is not None:
+            self._port.check_owner()
+            return
+        self._port = LoopPort()
+        threading.Thread(target=self._work, args=(self._port,), name=self._name, daemon=True).start()
+
+    # --- in the loop
+
+    def _settle(self, reply: Reply[Any], value: Any, error: BaseException | None) -> None:
+        if reply not in self._pending:  # dropped by aclose
+            return
+        del self._pending[reply]
+        if error is None:
+            reply.set_result(value)
+        else:
+            reply.set_error(error)
+
+    # --- in the thread
+
+    def _work(self, port: LoopPort) -> None:
+        cause: BaseException | None = None
+        while (job := self._jobs.get()) is not None and not self._dropping.is_set():
+            function, reply = job
+            value = None
+            if cause is None:
+                value, cause = _attempt(function)
+            if not port.post(self._settle, reply, value, cause):
+                return
+            del job, function, reply, value  # hold nothing while waiting
+        port.post(self._ended.set_result, None)
+
+
+def _attempt(function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return function(), None
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it must reach those who wait
+        return None, error

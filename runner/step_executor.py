@@ -1,0 +1,58 @@
+"""Executes plans one after another: everything of the torch runner but its thread."""
+
+from __future__ import annotations
+
+import secrets
+
+import torch
+
+from ..scheduler.plan import NO_INTS, ModelRunnerOutput, SchedulerOutput
+from .llama import Llama, Weights
+from .model_config import ModelConfig
+from .paged_kv import PagedKV
+from .row_tables import RowTables
+from .runner import RunnerInfo
+from .sampler import sample
+from .step_batch import StepBatch
+
+
+class StepExecutor:
+    """Model, KV cache and rows. Synchronous; all calls come from one thread.
+
+    Args:
+        weights: neutral names as ``load_weights`` gives them; emptied.
+        vocab_size: tokens that the tokenizer knows, at most the logits' width.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Weights, info: RunnerInfo, vocab_size: int) -> None:
+        with torch.inference_mode():
+            self._model = Llama(config, weights, info.max_model_len)
+            self._kv = PagedKV(config, info.num_kv_blocks, info.block_size, self._model.dtype)
+        self._vocab_size = vocab_size
+        self._rows = RowTables(
+            rows=info.max_num_running_reqs,
+            max_model_len=info.max_model_len,
+            block_size=info.block_size,
+            vocab_size=vocab_size,
+            eos_token_ids=info.eos_token_ids,
+            random_base=secrets.randbits(64),
+        )
+
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """Apply a plan to the rows, compute its tokens, and sample where it says so.
+
+        Raises:
+            BooksError: the plan does not fit what the plans before it said.
+        """
+        for row, block_ids in plan.grown.items():
+            self._rows.grow(row, block_ids)
+        for new in plan.scheduled_new_reqs:
+            self._rows.fill(new)
+        if not plan.req_ids:
+            return ModelRunnerOutput(step=plan.step, token_ids=NO_INTS)
+        batch = StepBatch(plan, self._rows)
+        with torch.inference_mode():
+            logits = self._model.forward(batch, self._kv)[:, : self._vocab_size]
+            tokens = sample(logits, self._rows, batch.sampled_rows, batch.sampled_outputs)
+        self._rows.append(batch.sampled_rows, tokens)
+        return ModelRunnerOutput(step=plan.step, token_ids=tokens)

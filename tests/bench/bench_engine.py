@@ -1,0 +1,102 @@
+"""Decode speed through the whole engine, beside transformers' generate, in one run.
+
+python tests/bench/bench_engine.py [--context 256] [--new 64] [--rounds 3] [--threads 2] [--no-peer]
+
+Each round runs both, one after the other; the table has the median of the rounds and of the
+ratios within a round. The first tokens are not counted: the rate is that of decoding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import anyio
+
+from callboard import Engine, SamplingParams
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "parity"))
+
+
+def prompts(count: int, length: int, seed: int) -> list[list[int]]:
+    chosen = random.Random(seed)
+    return [[chosen.randrange(100, 49_000) for _ in range(length)] for _ in range(count)]
+
+
+async def ours(count: int, context: int, new: int, threads: int) -> float:
+    """Tokens per second from the moment when all requests have their first token."""
+    params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
+    firsts: list[float] = []
+    lasts: list[float] = []
+
+    async def one(engine: Engine, prompt: list[int]) -> None:
+        async for output in engine.generate(prompt, params):
+            timings = output.timings
+        firsts.append(timings.first_token)
+        lasts.append(timings.finished)
+
+    engine = Engine.from_pretrained("smollm2", max_model_len=2048, max_num_running_reqs=32, num_threads=threads)
+    async with engine:
+        await engine.complete([1, 2, 3], SamplingParams(temperature=0, max_tokens=4))
+        async with anyio.create_task_group() as tasks:
+            for prompt in prompts(count, context, count):
+                tasks.start_soon(one, engine, prompt)
+    # Requests that are admitted first decode while later prompts are computed: count from the last start.
+    began = max(firsts)
+    return _tokens_after(began, firsts, lasts, new) / (max(lasts) - began)
+
+
+def _tokens_after(began: float, firsts: list[float], lasts: list[float], new: int) -> float:
+    """Tokens of all requests after a moment, each request's taken as evenly spaced."""
+    return sum((new - 1) * (last - began) / (last - first) for first, last in zip(firsts, lasts, strict=True))
+
+
+def theirs(model: object, count: int, context: int, new: int) -> float:
+    """transformers' generate on one static batch; the time of the prompt's pass is taken off."""
+    import torch
+
+    ids = torch.tensor(prompts(count, context, count))
+    settings = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None, "attention_mask": torch.ones_like(ids)}
+    with torch.inference_mode():
+        began = time.perf_counter()
+        model.generate(ids, max_new_tokens=1, **settings)
+        first = time.perf_counter()
+        model.generate(ids, max_new_tokens=new, **settings)
+        last = time.perf_counter()
+    return count * (new - 1) / ((last - first) - (first - began))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--context", type=int, default=256)
+    parser.add_argument("--new", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-peer", action="store_true")
+    args = parser.parse_args()
+    model = None
+    if not args.no_peer:
+        import torch
+        from conftest import make_reference_model
+
+        from callboard.runner.model_source import resolve_model
+
+        torch.set_num_threads(args.threads)
+        model = make_reference_model(resolve_model("smollm2"))
+    print(f"context {args.context}, {args.new} new tokens, {args.threads} threads, float32, median of {args.rounds}")
+    for count in (1, 8, 32):
+        pairs = []
+        for _ in range(args.rounds):
+            mine = anyio.run(ours, count, args.context, args.new, args.threads)
+            pairs.append((mine, theirs(model, count, args.context, args.new) if model else float("nan")))
+        mine, peer = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
+        ratio = statistics.median(pair[0] / pair[1] for pair in pairs)
+        print(f"{count:3} requests: callboard {mine:6.1f} tokens/s, transformers {peer:6.1f}, ratio {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    main()
