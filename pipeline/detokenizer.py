@@ -16,6 +16,9 @@ class IncrementalDetokenizer:
     A character whose bytes are spread over tokens waits for its last one: at most 3 bytes are held. Bytes that can
     no longer become a character give U+FFFD at once; those that still could, but end the stream, give one U+FFFD in
     ``finish``. The work for a token does not depend on how many came before.
+
+    (The Rust library's ``DecodeStream`` costs as much on good text, but waits for ever on bytes that never become a
+    character, and each further token then costs more than the last.)
     """
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:

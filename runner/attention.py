@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
-from .model_config import ModelConfig
 from .paged_kv import PagedKV
 from .step_batch import StepBatch
 
@@ -180,6 +179,6 @@ class _Chunk:
         place = out[self._span].unflatten(1, (-1, self._group)).permute(1, 2, 0, 3)
         for tile, mask in self._tiles:
             seen = mask.shape[1]
-            place[:, :, tile] = F.scaled_dot_product_attention(
+            place[:, :, tile] = functional.scaled_dot_product_attention(
                 grouped[:, :, tile], keys[:, :, :seen], values[:, :, :seen], attn_mask=mask
             )

@@ -8,7 +8,7 @@ and a gated MLP with SiLU (Shazeer 2020, arXiv 2002.05202).
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from .attention import Attention, Workspace
 from .model_config import ModelConfig
@@ -47,7 +47,7 @@ class Llama:
         """
         attention = Attention(self.config.num_heads, kv, batch, self._workspace)
         rotations = self._rotations[batch.positions]
-        x = F.embedding(batch.input_ids, self._embed)
+        x = functional.embedding(batch.input_ids, self._embed)
         for i, layer in enumerate(self._layers):
             x = layer.forward(i, x, rotations, attention)
         return self._head(self._norm(x[batch.last_tokens]))
@@ -83,7 +83,7 @@ class _Layer:
         rotate_(heads[:, : self._rotated_heads], rotations)
         x = self._o(attention.run(i, heads)).add_(x)
         gate, up = self._gate_up(self._mlp_norm(x)).chunk(2, -1)
-        return self._down(F.silu(gate).mul_(up)).add_(x)
+        return self._down(functional.silu(gate).mul_(up)).add_(x)
 
     def _normalize_(self, heads: torch.Tensor, q_norm: _Norm, k_norm: _Norm) -> None:
         queries, keys = heads[:, : self._q_heads], heads[:, self._q_heads : self._rotated_heads]

@@ -121,7 +121,7 @@ def uniform(seeds: NDArray[np.uint64], completion: int, positions: Sequence[int]
     state = _mix(seeds.astype(np.uint64) + _GOLDEN)
     for word in (np.uint64(completion), np.asarray(positions).astype(np.uint64)):
         state = _mix(state + (word + np.uint64(1)) * _GOLDEN)
-    return (state >> np.uint64(11)) * 2.0**-53
+    return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

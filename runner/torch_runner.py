@@ -218,8 +218,13 @@ def _num_blocks(count: int | None, memory: int | None, block_bytes: int, wanted:
 
 
 def _available_memory() -> int:
-    """Bytes of physical memory that are free; 4 GiB where the system does not say."""
+    """Bytes of memory to plan with; 4 GiB where the system does not say.
+
+    What is free, but no less than a quarter of all: the system counts its cache of files as
+    used, and gives it back on demand.
+    """
     try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        pages = max(os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PHYS_PAGES") // 4)
+        return pages * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return 4 << 30

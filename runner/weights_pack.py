@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 onednn: Any = torch.ops.mkldnn
 
@@ -32,7 +32,7 @@ class Linear:
         """The product, [tokens, outputs]. ``x`` must be contiguous."""
         if self.packed:
             return onednn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        return F.linear(x, self.weight, self.bias)
+        return functional.linear(x, self.weight, self.bias)
 
 
 @cache

@@ -31,11 +31,12 @@ def decode(data: bytes, kind: type[Record]) -> Record:
 
 
 def _column_to_parts(value: Any) -> tuple[str, bytes]:
+    name = type(value).__name__
     if isinstance(value, np.ndarray):
         column = cast("NDArray[np.generic]", value)
         if column.ndim == 1 and column.dtype.kind in "iufb":
             return column.dtype.str, column.tobytes()
-    raise TypeError(f"{type(value).__name__} has no form in a record, a column of numbers has")  # pyright: ignore[reportUnknownArgumentType]
+    raise TypeError(f"{name} has no form in a record, a column of numbers has")
 
 
 def _column_from_parts(kind: Any, parts: Any) -> Any:

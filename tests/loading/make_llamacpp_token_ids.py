@@ -1,7 +1,7 @@
 """Makes llamacpp_token_ids.json: the ids that llama.cpp gives to the texts of token_texts.py.
 
-    python -m venv /tmp/llamacpp && /tmp/llamacpp/bin/pip install xllamacpp gguf numpy
-    /tmp/llamacpp/bin/python tests/loading/make_llamacpp_token_ids.py path/to/SmolLM2-135M-Instruct.Q4_1.gguf
+    python -m venv llamacpp-env && llamacpp-env/bin/pip install xllamacpp gguf numpy
+    llamacpp-env/bin/python tests/loading/make_llamacpp_token_ids.py path/to/SmolLM2-135M-Instruct.Q4_1.gguf
 
 Control tokens that a text spells out count as tokens (llama.cpp's ``parse_special`` is true). Ids are without
 beginning and end tokens (``add_special`` is false), except in the column "spm with special".
