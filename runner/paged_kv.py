@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from .model_config import ModelConfig
@@ -28,7 +29,7 @@ class PagedKV:
         self.block_size = block_size
         self.kv_heads, self.head_dim = config.num_kv_heads, config.head_dim
         shape = (num_blocks + 1, 2 * self.kv_heads, block_size, self.head_dim)
-        layers = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]
+        layers = [_zeros(shape, dtype) for _ in range(config.num_layers)]
         self._slots = [layer.view(-1, self.head_dim) for layer in layers]
         self._pieces = [layer.view(-1, block_size * self.head_dim) for layer in layers]
         self._heads = torch.arange(2 * self.kv_heads)
@@ -62,3 +63,8 @@ class PagedKV:
     def read(self, layer: int, pieces: torch.Tensor, out: torch.Tensor) -> None:
         """Copy pieces together, into [pieces, block_size * head_dim]."""
         torch.index_select(self._pieces[layer], 0, pieces, out=out)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that take no memory until they are written: torch's own would touch every page at once."""
+    return torch.from_numpy(np.zeros((*shape[:-1], shape[-1] * dtype.itemsize), np.uint8)).view(dtype)

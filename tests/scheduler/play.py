@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from callboard.runner import SimulatedRunner
@@ -211,7 +211,3 @@ def some(count: int, start: int = 0) -> list[int]:
     """A run of different tokens."""
     return list(range(start, start + count))
 
-
-def each_plan(plans: list[SchedulerOutput], look: Callable[[SchedulerOutput], Any]) -> list[Any]:
-    """One look at each plan."""
-    return [look(plan) for plan in plans]
