@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
-import anyio
 import msgspec
 
 from .errors import BusyError, ChannelClosedError, ChannelEmptyError, ChannelFullError
-from .reply import Ask
+from .reply import Ask, OpenAsks
 from .signal import Signal
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ class ChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of a channel."""
 
     name: str
-    capacity: int  # most items in it at once, leased ones included
+    capacity: int | None  # most items in it at once, leased ones included; None: it always has room
     depth: int  # items in it now
     leased: int  # items taken out whose place is still occupied
     peak_depth: int  # most items in it at once so far, leased ones included
@@ -35,8 +35,10 @@ class Channel(Generic[T]):
     """A first-in-first-out lane with room for ``capacity`` items.
 
     Receiving waits for a wake-up and then takes the item without an await in between, so a
-    cancelled receive takes nothing. A sender that is cancelled while it waits for room has sent
-    nothing. A leased item is out of the queue but keeps its place until ``settle``.
+    cancelled receive takes nothing. In the same way a sender waits for its turn and then puts the
+    item in itself: cancelled while it waits, it has sent nothing. Senders go in order of arrival,
+    and nobody overtakes those who wait. A leased item is out of the queue but keeps its place
+    until ``settle``. Neither side yields to the event loop when it need not wait.
     """
 
     def __init__(self, capacity: int, *, name: str, receiver: str = "", news: Signal | None = None) -> None:
@@ -45,21 +47,23 @@ class Channel(Generic[T]):
         self.capacity = capacity
         self.name = name
         self.receiver = receiver  # the actor whose lane this is
-        self._news = news or Signal()
+        self._arrived = Signal()  # the receiver's; its own, since waiting on one lane must not hide another's news
+        self._news = news  # the mailbox's
         self._room_watchers: list[Signal] = []
-        self._senders: deque[anyio.Event] = deque()
+        self._senders: deque[Signal] = deque()  # the first has its turn as soon as there is room
         self._items: deque[T] = deque()
+        self._asked = OpenAsks()
         self._leased = self._peak = self._sent = self._received = 0
         self._closed = self._receiving = False
-        self.sleeping_since: float | None = None  # on the loop's clock; None: the receiver is not asleep
+        self.sleeping_since: float | None = None  # by ``time.monotonic``; None: the receiver is not asleep
 
     def __len__(self) -> int:
         return len(self._items)
 
     @property
     def has_room(self) -> bool:
-        """Whether an item could be sent now."""
-        return len(self._items) + self._leased < self.capacity
+        """Whether an item could be sent now: there is a place, and nobody waits for it."""
+        return not self._senders and self._has_place
 
     @property
     def closed(self) -> bool:
@@ -70,38 +74,27 @@ class Channel(Generic[T]):
 
     def send_nowait(self, item: T) -> None:
         """Send an item. Raises ChannelFullError, or ChannelClosedError after the end."""
-        if self._closed:
-            raise ChannelClosedError(self.name)
-        if not self.has_room:
+        if self._senders and not self._closed:
             raise ChannelFullError(self.name, self.capacity)
-        self._items.append(item)
-        self._sent += 1
-        self._peak = max(self._peak, len(self._items) + self._leased)
-        self._news.set()
+        self._put(item)
 
     async def send(self, item: T) -> None:
         """Send an item, waiting for room behind those who wait already."""
-        while self._senders or (not self.has_room and not self._closed):
-            turn = anyio.Event()
-            self._senders.append(turn)
-            try:
-                await turn.wait()
-            except BaseException:
-                if turn.is_set():
-                    self._wake_sender()  # the turn was ours: pass it on
-                else:
-                    self._senders.remove(turn)
-                raise
-            if self.has_room or self._closed:
-                break
+        if not self._senders and (self._has_place or self._closed):
+            self._put(item)
+            return
+        turn = Signal()
+        self._senders.append(turn)
         try:
-            self.send_nowait(item)
+            while self._senders[0] is not turn or not (self._has_place or self._closed):
+                await turn.wait()
+            self._put(item)
         finally:
-            if self.has_room or self._closed:
-                self._wake_sender()
+            self._senders.remove(turn)
+            self._tell_room()
 
     def watch_room(self, watcher: Signal) -> None:
-        """Set a signal whenever a place becomes free, and at the end."""
+        """Set a signal whenever there is room again, and at the end."""
         self._room_watchers.append(watcher)
 
     # --- receiving
@@ -109,23 +102,28 @@ class Channel(Generic[T]):
     def receive_nowait(self) -> T:
         """Take the oldest item. Raises ChannelEmptyError, or ChannelClosedError behind the last."""
         item = self.lease_nowait()
-        self.settle()
+        self._leased -= 1
+        self._tell_room()
         return item
 
     def lease_nowait(self) -> T:
         """Take the oldest item and keep its place occupied until ``settle``."""
         if not self._items:
             raise ChannelClosedError(self.name) if self._closed else ChannelEmptyError(self.name)
+        item = self._items.popleft()
         self._leased += 1
         self._received += 1
-        return self._items.popleft()
+        taken: Any = item
+        if isinstance(taken, Ask):
+            self._asked.note(taken)  # pyright: ignore[reportUnknownArgumentType]
+        return item
 
     def settle(self) -> None:
         """Give back the place of a leased item."""
         if not self._leased:
             raise BusyError(f"channel {self.name!r} has no leased item to settle")
         self._leased -= 1
-        self._room()
+        self._tell_room()
 
     async def receive(self) -> T:
         """Take the oldest item, waiting for one. Raises ChannelClosedError behind the last."""
@@ -148,39 +146,64 @@ class Channel(Generic[T]):
     def close(self) -> None:
         """The end: senders are refused, the receiver drains what is there. May be called twice."""
         self._closed = True
-        self._news.set()
-        self._room()
+        self._tell_news()
+        self._tell_room()
 
-    async def _wait_for_item(self) -> bool:
-        if self._receiving:
-            raise BusyError(f"channel {self.name!r} has a receiver already, one is allowed")
-        self._receiving = True
-        try:
-            while not self._items and not self._closed:
-                self.sleeping_since = anyio.current_time()
-                await self._news.wait()
-        finally:
-            self._receiving = False
-            self.sleeping_since = None
-        return bool(self._items)
+    # --- when the receiver's actor ends or starts again
+
+    def unanswered(self) -> list[Ask[Any, Any]]:
+        """Empty the lane; returns the questions that nobody will answer any more."""
+        items: list[Any] = list(self._items)
+        self._items.clear()
+        return self.give_up_taken() + [item for item in items if isinstance(item, Ask)]
+
+    def give_up_taken(self) -> list[Ask[Any, Any]]:
+        """Free the places of leased items; returns the questions taken and not answered."""
+        self._leased = 0
+        self._tell_room()
+        return self._asked.take()
 
     # --- inside
 
-    def _room(self) -> None:
-        for watcher in self._room_watchers:
-            watcher.set()
-        self._wake_sender()
+    @property
+    def _has_place(self) -> bool:
+        return len(self._items) + self._leased < self.capacity
 
-    def _wake_sender(self) -> None:
+    def _put(self, item: T) -> None:
+        if self._closed:
+            raise ChannelClosedError(self.name)
+        if not self._has_place:
+            raise ChannelFullError(self.name, self.capacity)
+        self._items.append(item)
+        self._sent += 1
+        self._peak = max(self._peak, len(self._items) + self._leased)
+        self._tell_news()
+
+    async def _wait_for_item(self) -> None:
+        if self._receiving:
+            raise BusyError(f"channel {self.name!r} has a receiver already, one is allowed")
+        if self._items or self._closed:
+            return
+        self._receiving, self.sleeping_since = True, monotonic()
+        try:
+            while not self._items and not self._closed:
+                await self._arrived.wait()
+        finally:
+            self._receiving, self.sleeping_since = False, None
+
+    def _tell_news(self) -> None:
+        self._arrived.set()
+        if self._news is not None:
+            self._news.set()
+
+    def _tell_room(self) -> None:
+        # A watcher takes room at some later time, so the first sender goes before; it tells again.
         if self._senders:
-            self._senders.popleft().set()
-
-    def unanswered(self) -> list[Ask[Any, Any]]:
-        """Take out the questions that nobody will answer any more."""
-        items: list[Any] = list(self._items)
-        asks: list[Ask[Any, Any]] = [item for item in items if isinstance(item, Ask)]
-        self._items.clear()
-        return asks
+            if self._has_place or self._closed:
+                self._senders[0].set()
+        elif self._has_place or self._closed:
+            for watcher in self._room_watchers:
+                watcher.set()
 
     def statistics(self) -> ChannelStatistics:
         """Counts as they are now."""

@@ -6,7 +6,10 @@ from typing import Any
 
 from .channel import Channel, ChannelStatistics
 from .errors import ActorStoppedError, ChannelClosedError
+from .reply import Ask, OpenAsks
 from .signal import Signal
+
+_CONTROL = "control"
 
 
 class Mailbox:
@@ -17,11 +20,14 @@ class Mailbox:
         self.lanes: list[Channel[Any]] = []
         self._news = Signal()
         self._control: list[Any] = []
-        self._control_peak = 0
-        self._closed = False
+        self._control_asked = OpenAsks()
+        self._control_peak = self._control_taken = 0
+        self._waiting = self._closed = False
 
     def lane(self, name: str, capacity: int) -> Channel[Any]:
-        """A new data lane."""
+        """A new data lane; its name is unique in the mailbox."""
+        if name == _CONTROL or any(lane.name == name for lane in self.lanes):
+            raise ValueError(f"mailbox of {self.owner!r} has a lane {name!r} already")
         channel: Channel[Any] = Channel(capacity, name=name, receiver=self.owner, news=self._news)
         self.lanes.append(channel)
         return channel
@@ -29,7 +35,7 @@ class Mailbox:
     def control_nowait(self, message: Any) -> None:
         """Send to the control lane, which always has room. Raises ChannelClosedError after the end."""
         if self._closed:
-            raise ChannelClosedError(f"{self.owner} control")
+            raise ChannelClosedError(f"{self.owner} {_CONTROL}")
         self._control.append(message)
         self._control_peak = max(self._control_peak, len(self._control))
         self._news.set()
@@ -37,6 +43,10 @@ class Mailbox:
     def take_control(self) -> list[Any]:
         """Everything in the control lane, in order of arrival."""
         messages, self._control = self._control, []
+        self._control_taken += len(messages)
+        for message in messages:
+            if isinstance(message, Ask):
+                self._control_asked.note(message)  # pyright: ignore[reportUnknownArgumentType]
         return messages
 
     def watch_room(self, channel: Channel[Any]) -> None:
@@ -49,21 +59,57 @@ class Mailbox:
 
     async def wait(self) -> None:
         """Sleep until anything has arrived since the last wait; then look at everything."""
-        await self._news.wait()
+        self._waiting = True
+        try:
+            await self._news.wait()
+        finally:
+            self._waiting = False
 
-    def close(self) -> None:
-        """The owner has stopped: later messages are refused, open questions get an error."""
+    def start_again(self) -> None:
+        """The owner begins anew after an error and owes nothing: what it had taken is given up, the rest stays."""
+        asks = self._control_asked.take()
+        for lane in self.lanes:
+            asks += lane.give_up_taken()
+        _refuse(asks, f"actor {self.owner!r} failed before it had answered", None)
+        self._news.set()
+
+    def close(self, cause: BaseException | None = None) -> None:
+        """The owner has stopped: later messages are refused, open questions get an error because of ``cause``."""
         self._closed = True
+        asks = self._control_asked.take() + [message for message in self._control if isinstance(message, Ask)]
+        self._control.clear()
         for lane in self.lanes:
             lane.close()
-            for ask in lane.unanswered():
-                ask.reply.set_error(ActorStoppedError(f"actor {self.owner!r} has stopped"))
+            asks += lane.unanswered()
+        _refuse(asks, f"actor {self.owner!r} has stopped", cause)
 
     def depths(self) -> dict[str, str]:
-        """Items and capacity of each lane."""
-        control = {"control": str(len(self._control))}
-        return control | {lane.name: f"{len(lane)}/{lane.capacity}" for lane in self.lanes}
+        """How full each lane is: items / capacity, and items whose place is still occupied."""
+        depths = {_CONTROL: str(len(self._control))}
+        for lane in self.lanes:
+            leased = lane.statistics().leased
+            depths[lane.name] = f"{len(lane)}/{lane.capacity}" + (f" + {leased} leased" if leased else "")
+        return depths
 
     def statistics(self) -> list[ChannelStatistics]:
-        """Counts of the data lanes."""
-        return [lane.statistics() for lane in self.lanes]
+        """Counts of the control lane and of the data lanes."""
+        control = ChannelStatistics(
+            name=_CONTROL,
+            capacity=None,
+            depth=len(self._control),
+            leased=0,
+            peak_depth=self._control_peak,
+            sent=self._control_taken + len(self._control),
+            received=self._control_taken,
+            senders_waiting=0,
+            receiver_waiting=self._waiting,
+            closed=self._closed,
+        )
+        return [control, *(lane.statistics() for lane in self.lanes)]
+
+
+def _refuse(asks: list[Ask[Any, Any]], reason: str, cause: BaseException | None) -> None:
+    for ask in asks:
+        error = ActorStoppedError(reason)
+        error.__cause__ = cause
+        ask.reply.set_error(error)

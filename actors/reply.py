@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
-import anyio
-
 from .errors import CallboardError
+from .signal import Nap, end_nap, nap_maker
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -18,12 +17,12 @@ _PENDING: Any = object()
 class Reply(Generic[T]):
     """A value or an error that comes once and stays; any number of tasks may await it."""
 
-    __slots__ = ("_callbacks", "_error", "_event", "_value")
+    __slots__ = ("_callbacks", "_error", "_naps", "_value")
 
     def __init__(self) -> None:
         self._value: T = _PENDING
         self._error: BaseException | None = None
-        self._event: anyio.Event | None = None
+        self._naps: list[Nap] = []  # one for each task that awaits it
         self._callbacks: list[Callable[[Reply[T]], None]] = []
 
     def done(self) -> bool:
@@ -43,7 +42,7 @@ class Reply(Generic[T]):
         self._wake()
 
     def add_done_callback(self, callback: Callable[[Reply[T]], None]) -> None:
-        """Call ``callback`` with this reply when it has come; at once if it has."""
+        """Call ``callback`` with this reply when it has come; at once if it has. It must not raise."""
         if self.done():
             callback(self)
         else:
@@ -52,9 +51,12 @@ class Reply(Generic[T]):
     async def wait(self) -> T:
         """The value, once it is there; or raises the error."""
         while not self.done():
-            if self._event is None:
-                self._event = anyio.Event()
-            await self._event.wait()
+            nap = nap_maker()()
+            self._naps.append(nap)
+            try:
+                await nap
+            finally:
+                self._naps.remove(nap)
         if self._error is not None:
             raise self._error
         return self._value
@@ -67,8 +69,8 @@ class Reply(Generic[T]):
             raise CallboardError("a reply was given twice")
 
     def _wake(self) -> None:
-        if self._event is not None:
-            self._event.set()
+        for nap in self._naps:
+            end_nap(nap)
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
@@ -82,3 +84,20 @@ class Ask(Generic[M, T]):
     def __init__(self, message: M) -> None:
         self.message = message
         self.reply: Reply[T] = Reply()
+
+
+class OpenAsks:
+    """Questions that were taken out of a lane and may still lack their answers."""
+
+    def __init__(self) -> None:
+        self._asks: list[Ask[Any, Any]] = []
+
+    def note(self, ask: Ask[Any, Any]) -> None:
+        """One more was taken."""
+        self._asks = [open_ask for open_ask in self._asks if not open_ask.reply.done()]
+        self._asks.append(ask)
+
+    def take(self) -> list[Ask[Any, Any]]:
+        """Those that lack their answer; they are no longer watched."""
+        asks, self._asks = self._asks, []
+        return [ask for ask in asks if not ask.reply.done()]

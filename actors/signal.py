@@ -1,10 +1,65 @@
-"""A wake-up that is never lost."""
+"""A wake-up that is never lost, and what tasks sleep on."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
 
 import anyio
 
 from .errors import BusyError
+
+
+class Nap(Protocol):
+    """One sleep of one task: it awaits the nap, anyone may end it."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+    def set_result(self, value: None, /) -> None:
+        """End it; only allowed when it has not ended."""
+        ...
+
+    def __await__(self) -> Generator[Any, Any, Any]: ...
+
+
+class _EventNap:
+    """A nap for any event loop."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def done(self) -> bool:
+        return self._event.is_set()
+
+    def set_result(self, _value: None, /) -> None:
+        self._event.set()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._event.wait().__await__()
+
+
+def nap_maker() -> Callable[[], Nap]:
+    """How to make naps in the running event loop: bare futures on asyncio, events elsewhere.
+
+    Microseconds of one set and one wait that sleeps, 256 waiters in a row, CPython 3.11:
+    anyio.Event 5.2 on asyncio and 4.4 on uvloop, a bare future 2.1 and 1.2.
+    """
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no asyncio loop runs in this thread
+        return _EventNap
+    return _EventNap if task is None else task.get_loop().create_future  # no task: trio as asyncio's guest
+
+
+def end_nap(nap: Nap) -> None:
+    """Wake the sleeper, unless it was woken or cancelled already."""
+    if not nap.done():
+        nap.set_result(None)
 
 
 class Signal:
@@ -12,14 +67,15 @@ class Signal:
 
     The owner looks at everything it cares for after each wait, so several settings may fall
     together. A wait that is cancelled leaves the signal set: nothing is handed over, so nothing
-    can be lost with the waiter.
+    can be lost with the waiter. It belongs to the event loop in which it was first waited for.
     """
 
-    __slots__ = ("_event", "_set")
+    __slots__ = ("_make_nap", "_nap", "_set")
 
     def __init__(self) -> None:
         self._set = False
-        self._event: anyio.Event | None = None
+        self._nap: Nap | None = None
+        self._make_nap: Callable[[], Nap] | None = None
 
     @property
     def is_set(self) -> bool:
@@ -28,18 +84,21 @@ class Signal:
 
     def set(self) -> None:
         """Wake the waiter, or the next one."""
-        self._set = True
-        if self._event is not None:
-            self._event.set()
+        if not self._set:
+            self._set = True
+            if self._nap is not None:
+                end_nap(self._nap)
 
     async def wait(self) -> None:
         """Sleep until the signal is set. Does not yield to the loop when it is set already."""
-        if self._event is not None:
+        if self._nap is not None:
             raise BusyError("this signal has a waiter already, one is allowed")
         while not self._set:
-            self._event = anyio.Event()
+            if self._make_nap is None:
+                self._make_nap = nap_maker()
+            self._nap = self._make_nap()
             try:
-                await self._event.wait()
+                await self._nap
             finally:
-                self._event = None
+                self._nap = None
         self._set = False

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import msgspec
 import structlog
 
 from .actor import Actor, ActorStatus
-from .errors import ActorStoppedError
+from .errors import ActorStoppedError, CallboardError
 from .graph import refuse_cycles
+from .reply import Reply
 
 log = structlog.get_logger("callboard.actors")
 
@@ -31,12 +35,17 @@ class Supervisor:
 
     When an actor fails, its error is noted as ``failure`` with the actor's name, the callbacks
     are called at once, and the other actors are cancelled. The host's own task goes on; leaving
-    the context raises the one cause, unless ``raise_on_exit`` is false.
+    the context raises the one cause, unless ``raise_on_exit`` is false. During the start it is
+    raised at once. An actor that returns does not end the others.
+
+    Leaving the context always waits for every task, since none may outlive it. Cancelled actors
+    that have not ended after ``cancel_timeout`` are logged by name at that time.
 
     Args:
         actors: started in this order.
         drain_timeout: seconds that ``drain`` gives the actors to end by themselves.
-        cancel_timeout: seconds that cancelled actors have before they are reported.
+        cancel_timeout: seconds that cancelled actors have before they are reported, and that an
+            ``on_stop`` has before it is cut off.
         restart: actor name -> permission to start it again after an error.
     """
 
@@ -52,6 +61,8 @@ class Supervisor:
         names = [actor.name for actor in actors]
         if len(set(names)) != len(names):
             raise ValueError(f"actors' names must differ, got {names}")
+        if unknown := sorted(set(restart or ()) - set(names)):
+            raise ValueError(f"restart names no actor: {unknown}, actors are {names}")
         refuse_cycles(actors)
         self.actors = list(actors)
         self.failure: BaseException | None = None
@@ -60,20 +71,26 @@ class Supervisor:
         self._restart = restart or {}
         self._restarted: dict[str, list[float]] = {name: [] for name in names}
         self._callbacks: list[Callable[[BaseException], None]] = []
+        self._tasks: anyio.abc.TaskGroup | None = None
         self._scopes: list[anyio.CancelScope] = []
         self._alive: set[str] = set()
-        self._one_ended = anyio.Event()
+        self._returned: set[str] = set()
+        self._one_ended = anyio.Event()  # replaced when it is set, so that everyone who waits sees it
 
     def on_failure(self, callback: Callable[[BaseException], None]) -> None:
-        """Call ``callback`` with the cause as soon as an actor has failed."""
+        """Call ``callback`` with the cause as soon as an actor has failed; at once if one has."""
         self._callbacks.append(callback)
+        if self.failure is not None:
+            _call(callback, self.failure)
 
     async def __aenter__(self) -> Self:
+        if self._tasks is not None:
+            raise CallboardError("the supervisor was entered already; it serves one `async with`")
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         try:
             for actor in self.actors:
-                await self._tasks.start(self._live, actor)
+                await self._start(self._tasks, actor)
         except BaseException:
             await self.__aexit__(*sys.exc_info())
             raise
@@ -82,78 +99,140 @@ class Supervisor:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
+        assert self._tasks is not None
+        late = None
         try:
             await self.cancel()
+        except ActorStoppedError as error:
+            late = error
         finally:
             # The body's own error is not shown to the task group, which would wrap it in a group.
             self._tasks.cancel_scope.cancel()
             await self._tasks.__aexit__(None, None, None)
-        if exc is None and self.failure is not None and self._raise_on_exit:
-            raise self.failure
+        cause = (self.failure if self._raise_on_exit else None) or late
+        if exc is None and cause is not None:
+            raise cause
 
     async def drain(self) -> None:
-        """Let actors end by themselves: close the first inputs and wait; then cancel."""
+        """Let actors end by themselves: close the first inputs and wait; then cancel.
+
+        An actor that returns closes the lanes that only it fed: so the end travels down.
+        """
         fed = {id(lane) for actor in self.actors for lane in actor.sends_to}
         for actor in self.actors:
             for lane in actor.mailbox.lanes:
                 if id(lane) not in fed:
                     lane.close()
         with anyio.move_on_after(self._drain_timeout):
-            while self._alive:
-                self._one_ended = anyio.Event()
-                await self._one_ended.wait()
+            await self._all_ended()
         await self.cancel()
 
     async def cancel(self) -> None:
         """End all actors where they are, and wait for them. Raises ActorStoppedError if one stays."""
-        for scope in self._scopes:
-            scope.cancel()
+        self._cancel_all()
         with anyio.move_on_after(self._cancel_timeout, shield=True) as limit:
-            while self._alive:
-                self._one_ended = anyio.Event()
-                await self._one_ended.wait()
-        if limit.cancelled_caught:
+            await self._all_ended()
+        if limit.cancelled_caught and self._alive:
             late = sorted(self._alive)
             log.error("actors do not stop", actors=late, seconds=self._cancel_timeout)
             raise ActorStoppedError(f"actors {late} did not stop within {self._cancel_timeout} s:\n{self.diagnose()}")
 
     def diagnose(self) -> str:
         """One line for each actor: state, what it waits for, since when, its lanes."""
-        now = anyio.current_time()
+        now = monotonic()
         return "\n".join(_line(actor.status(), now) for actor in self.actors)
 
     # --- an actor's task
 
-    async def _live(self, actor: Actor, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    async def _start(self, tasks: anyio.abc.TaskGroup, actor: Actor) -> None:
+        started: Reply[None] = Reply()
+        scope = anyio.CancelScope()
+        self._scopes.append(scope)  # before the task's first turn: a cancel may come earlier
         self._alive.add(actor.name)
+        tasks.start_soon(self._live, actor, scope, started, name=f"actor {actor.name}")
+        await started
+        if self.failure is not None:  # this actor's, or that of one started before
+            raise self.failure
+
+    async def _live(self, actor: Actor, scope: anyio.CancelScope, started: Reply[None]) -> None:
+        cancelled = anyio.get_cancelled_exc_class()
         try:
-            with anyio.CancelScope() as scope:
-                self._scopes.append(scope)
-                await actor.on_start()
-                actor.enter("running")
-                task_status.started()
-                await self._run(actor)
+            with scope:
+                await self._lives(actor, started)
             actor.enter("stopped")
         except Exception as error:  # noqa: BLE001 - whatever an actor raises is the cause of the end
-            actor.enter("failed")
             self._fail(actor, error)
+        except cancelled as error:
+            actor.enter("stopped")
+            if not (scope.cancel_called or _is_cancelled()):  # it awaited a task or future that others cancelled
+                self._fail(actor, _stray_cancel(actor, error))
+            raise
         finally:
-            actor.mailbox.close()
-            self._alive.discard(actor.name)
-            self._one_ended.set()
+            self._bury(actor, started)
 
-    async def _run(self, actor: Actor) -> None:
+    async def _lives(self, actor: Actor, started: Reply[None]) -> None:
         while True:
             try:
-                await actor.run()
+                await self._life(actor, started)
             except Exception as error:
-                if not self._may_restart(actor):
+                if _is_cancelled() or not self._may_restart(actor):
                     raise
                 log.warning("actor restarts", actor=actor.name, error=repr(error))
             else:
+                self._close_what_nobody_feeds(actor)
                 return
-            finally:
+            actor.mailbox.start_again()
+            await anyio.lowlevel.checkpoint()  # an actor that fails at once must not hold up the loop
+
+    async def _life(self, actor: Actor, started: Reply[None]) -> None:
+        await actor.on_start()
+        actor.enter("running")
+        if not started.done():
+            started.set_result(None)
+        try:
+            await actor.run()
+        except BaseException as error:
+            await self._stop(actor, error)
+            raise
+        await self._stop(actor, None)
+
+    async def _stop(self, actor: Actor, end: BaseException | None) -> None:
+        with anyio.move_on_after(self._cancel_timeout, shield=True) as limit:
+            try:
                 await actor.on_stop()
+            except Exception as error:
+                if not isinstance(end, Exception):
+                    raise
+                end.add_note(f"on_stop of actor {actor.name!r} then raised {error!r}")
+        if limit.cancelled_caught:
+            log.error("on_stop was cut off", actor=actor.name, seconds=self._cancel_timeout)
+
+    def _bury(self, actor: Actor, started: Reply[None]) -> None:
+        actor.mailbox.close(self.failure)
+        self._alive.discard(actor.name)
+        if not started.done():
+            started.set_result(None)
+        self._one_ended.set()
+        self._one_ended = anyio.Event()
+
+    def _close_what_nobody_feeds(self, returned: Actor) -> None:
+        """Pass the end on. A failed or cancelled actor does not: its readers would take that for success."""
+        self._returned.add(returned.name)
+        feeding = [actor for actor in self.actors if actor.name not in self._returned]
+        fed = {id(lane) for actor in feeding for lane in actor.sends_to}
+        for lane in returned.sends_to:
+            if id(lane) not in fed:
+                lane.close()
+
+    # --- ends
+
+    async def _all_ended(self) -> None:
+        while self._alive:
+            await self._one_ended.wait()
+
+    def _cancel_all(self) -> None:
+        for scope in self._scopes:
+            scope.cancel()
 
     def _may_restart(self, actor: Actor) -> bool:
         permission = self._restart.get(actor.name)
@@ -165,25 +244,46 @@ class Supervisor:
         return len(recent) < permission.max_restarts
 
     def _fail(self, actor: Actor, error: Exception) -> None:
-        if self.failure is not None:  # one cause; what falls after it falls because of it
-            return
+        actor.enter("failed")
         cause = _the_one_cause(error)
+        if self.failure is not None:  # one cause; what falls after it falls because of it
+            log.warning("actor failed after the cause", actor=actor.name, error=repr(cause))
+            return
         cause.add_note(f"in actor {actor.name!r}")
         self.failure = cause
-        for callback in self._callbacks:
-            callback(cause)
-        for scope in self._scopes:
-            scope.cancel()
+        for callback in list(self._callbacks):
+            _call(callback, cause)
+        self._cancel_all()
+
+
+def _is_cancelled() -> bool:
+    """Whether a scope around the caller was cancelled."""
+    return anyio.current_effective_deadline() == -math.inf
+
+
+def _stray_cancel(actor: Actor, cancelled: BaseException) -> ActorStoppedError:
+    error = ActorStoppedError(f"actor {actor.name!r} was cancelled, and not by its supervisor")
+    error.__cause__ = cancelled
+    return error
+
+
+def _call(callback: Callable[[BaseException], None], cause: BaseException) -> None:
+    try:
+        callback(cause)
+    except Exception:  # one that fails must not keep the cause from the others
+        log.exception("a failure callback raised", cause=repr(cause))
 
 
 def _the_one_cause(error: BaseException) -> BaseException:
     """What a task group inside an actor has wrapped: of several errors the first was the cause."""
     while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        group: BaseExceptionGroup[BaseException] = error  # pyright: ignore[reportUnknownVariableType]
+        error = group.exceptions[0]
     return error
 
 
 def _line(status: ActorStatus, now: float) -> str:
-    doing = f"waits for {status.waiting_for}" if status.waiting_for else "works"
     lanes = ", ".join(f"{name} {depth}" for name, depth in status.lanes.items())
-    return f"{status.name}: {status.state}, {doing}, for {now - status.since:.3f} s; {lanes}"
+    doing = f"waits for {status.waiting_for}" if status.waiting_for else "works"
+    state = f"{status.state}, {doing}" if status.state == "running" else status.state
+    return f"{status.name}: {state}, for {now - status.since:.3f} s; {lanes}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
-
-import sniffio
 
 from .errors import WrongLoopError
 
@@ -20,16 +20,11 @@ class LoopPort:
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        self._post: Callable[..., Any]
-        if sniffio.current_async_library() == "trio":
-            import trio  # noqa: PLC0415 - only there when it runs
-
-            self._post = trio.lowlevel.current_trio_token().run_sync_soon
-        else:
-            import asyncio  # noqa: PLC0415
-
-            self._loop = asyncio.get_running_loop()
-            self._post = self._loop.call_soon_threadsafe
+        self._loop = _running_loop()
+        if self._loop is None:
+            raise WrongLoopError("no event loop is running in this thread")
+        on_asyncio = isinstance(self._loop, asyncio.AbstractEventLoop)
+        self._post = self._loop.call_soon_threadsafe if on_asyncio else self._loop.run_sync_soon
 
     @property
     def is_owner(self) -> bool:
@@ -37,21 +32,25 @@ class LoopPort:
         return threading.get_ident() == self._thread
 
     def check_owner(self) -> None:
-        """Raise WrongLoopError in any other thread, or in another loop of the same thread."""
-        if not self.is_owner or not self._same_loop():
+        """Raise WrongLoopError in any other thread, in another loop of the same thread, or outside of any."""
+        if not self.is_owner or _running_loop() is not self._loop:
             raise WrongLoopError("used from another event loop or thread than the one it was started in")
 
     def post(self, function: Callable[..., Any], *args: Any) -> bool:
-        """Run a function in the loop soon; False if the loop has ended."""
+        """Run a function, which must not raise, in the loop soon; False if the loop has ended."""
         try:
             self._post(function, *args)
         except RuntimeError:  # asyncio's closed loop; trio's RunFinishedError is one too
             return False
         return True
 
-    def _same_loop(self) -> bool:
-        if not hasattr(self, "_loop"):
-            return True
-        import asyncio  # noqa: PLC0415
 
-        return asyncio.get_running_loop() is self._loop
+def _running_loop() -> Any:
+    """The asyncio loop, or the token of the trio run, that the caller is in; None outside of both."""
+    trio = sys.modules.get("trio")  # first, since it may be asyncio's guest; not there: it does not run
+    if trio is not None and trio.lowlevel.in_trio_run():
+        return trio.lowlevel.current_trio_token()
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import anyio
 
@@ -344,8 +344,10 @@ def _at_most(name: str, wanted: int | None, limit: int) -> int:
 def _prompt_parts(prompt: object, request_id: str) -> dict[str, Any]:
     if isinstance(prompt, str):
         return {"text": prompt}
-    if isinstance(prompt, Sequence) and all(isinstance(t, int) and not isinstance(t, bool) for t in prompt):  # pyright: ignore[reportUnknownVariableType]
-        return {"token_ids": list(prompt)}  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(prompt, Sequence):
+        token_ids = [*cast("Sequence[Any]", prompt)]
+        if all(isinstance(token, int) and not isinstance(token, bool) for token in token_ids):
+            return {"token_ids": token_ids}
     raise InvalidRequestError(
         f"prompt is {type(prompt).__name__}, needed is text or a list of token ids (request {request_id})"
     )

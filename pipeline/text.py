@@ -38,8 +38,8 @@ class TextBuilder:
         new = self._detokenizer.feed(token_ids)
         matched = None
         self._unsearched -= len(token_ids)
-        if self._stops and self._unsearched < 0:
-            new, matched = self._stops.feed(new)
+        if self._stops:
+            new, matched = self._stops.feed(new, active=self._unsearched < 0)
         self._parts.append(new)
         return new, matched
 

@@ -108,7 +108,7 @@ def _look_up(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     targets = numbers.unsqueeze(1) * sums[:, -1:]
     found = torch.searchsorted(sums, targets, right=True).squeeze(1)
     # Rounding can put a target on the total: then it is the last column that adds to the sum.
-    last = torch.searchsorted(sums, sums[:, -1:]).squeeze(1)
+    last = torch.searchsorted(sums, sums[:, -1:].contiguous()).squeeze(1)
     return torch.minimum(found, last)
 
 

@@ -77,15 +77,15 @@ class Scheduler:
         state = RequestState(request)
         state.digests = list(request.block_digests or ())
         self._hash_known(state)
+        self.policy.add(state)  # first: a policy that raises has taken nothing in
         self._requests[request.request_id] = state
-        self.policy.add(state)
         self._num_prompt_tokens += len(request.prompt_token_ids)
         self._note("QUEUED", request.request_id, now)
 
     def abort(self, request_ids: str | Iterable[str], now: float = 0.0) -> list[str]:
         """End requests at once; returns the ids that were alive."""
         wanted = [request_ids] if isinstance(request_ids, str) else request_ids
-        states = [state for req_id in wanted if (state := self._requests.get(req_id))]
+        states = [state for req_id in dict.fromkeys(wanted) if (state := self._requests.get(req_id))]
         self._finish([(state, Finished(reason=FinishReason.ABORT)) for state in states], now)
         return [state.request_id for state in states]
 
@@ -210,7 +210,8 @@ class Scheduler:
         most = min(self._table.num_free, budget)
         if not most or not len(self.policy):
             return []
-        states = self.policy.candidates(1 if self._refused else most, now)
+        # Behind a head that found no room nobody is asked for, until it is gone or blocks come back.
+        states = self.policy.candidates(1 if self._refused and not self.owes_release else most, now)
         return [self._ask_admission(state) for state in states if self._can_ever_fit(state, now)]
 
     def _ask_admission(self, state: RequestState) -> Admit:
@@ -365,6 +366,7 @@ class Scheduler:
         """Take an ending request out of the queue, or give back what it holds as it runs."""
         if state.row < 0:
             self.policy.remove(state)
+            self._refused = False
             return
         row, table = state.row, self._table
         full = int(min(table.computed[row], table.known[row])) // self.config.block_size

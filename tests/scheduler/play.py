@@ -38,7 +38,7 @@ class Play:
     """
 
     def __init__(
-        self, *, blocks: int = 10_000, caching: bool = False, rules: list[StopRule] | None = None, **settings: Any
+        self, *, blocks: int = 1_000, caching: bool = False, rules: list[StopRule] | None = None, **settings: Any
     ) -> None:
         usual = {"max_num_running_reqs": 16, "num_kv_blocks": blocks, "eos_token_ids": (E,)}
         self.config = SchedulerConfig(enable_prefix_caching=caching, **usual | settings)
@@ -110,7 +110,7 @@ class Play:
     def _take(self, outputs: EngineCoreOutputs) -> None:
         for name, output in outputs.view().items():
             assert name not in self.ends, f"{name} was given something after its end"
-            self.tokens[name] += output.new_token_ids
+            self.tokens.setdefault(name, []).extend(output.new_token_ids)
         self.ends |= outputs.finished
 
     def check(self) -> None:
@@ -210,4 +210,3 @@ class Ledger:
 def some(count: int, start: int = 0) -> list[int]:
     """A run of different tokens."""
     return list(range(start, start + count))
-

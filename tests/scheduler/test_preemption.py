@@ -117,7 +117,7 @@ def test_a_victim_of_any_length_with_three_outputs_loses_nothing(length: int, bu
 @pytest.mark.parametrize("outputs", [0, 1, 2, 3, 4])
 def test_a_victim_that_meets_its_own_cached_blocks_computes_what_is_left_of_it(outputs: int):
     play = ToyPlay(blocks=6, caching=True, max_num_scheduled_tokens=8)
-    play.add("A", 12 - outputs, max_tokens=12)
+    play.add("A", 12 - outputs, max_tokens=outputs + 2)
     play.add("B", 12, max_tokens=6)
     plans = play.until_done()
     for plan in plans:

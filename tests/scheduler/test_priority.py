@@ -4,7 +4,7 @@ import pytest
 from play import Play
 
 
-def _play(priorities: dict[str, int], blocks: int = 10_000, prompt: int = 10, **settings: int) -> Play:
+def _play(priorities: dict[str, int], blocks: int = 1_000, prompt: int = 10, **settings: int) -> Play:
     play = Play(policy="priority", blocks=blocks, **settings)
     for name, priority in priorities.items():
         play.add(name, prompt, priority=priority)

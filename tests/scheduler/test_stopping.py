@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from play import E, Play, some
 
-from callboard.scheduler import FinishReason, Finished, Request
+from callboard.scheduler import Finished, FinishReason, Request
 
 
-def _ended(sampled: int | list[int], prompt: int = 10, **options: Any) -> tuple[str | None, int | str | None, list[int]]:
+def _ended(
+    sampled: int | list[int], prompt: int = 10, **options: Any
+) -> tuple[str | None, int | str | None, list[int]]:
     """Reason, stop reason and tokens of a request after one step."""
     play = Play(max_model_len=options.pop("max_model_len", 100))
     play.add("a", prompt, **options)
@@ -169,7 +171,12 @@ def test_cached_tokens_come_with_the_first_output_only():
     told = [(play.step(), play.last_outputs.cached) for _ in range(2)]
     play.add("second", some(40), max_tokens=2)
     told += [(play.step(), play.last_outputs.cached) for _ in range(2)]
-    assert told == [({"first": 40}, {"first": 0}), ({"first": 1}, {}), ({"second": 8}, {"second": 32}), ({"second": 1}, {})]
+    assert told == [
+        ({"first": 40}, {"first": 0}),
+        ({"first": 1}, {}),
+        ({"second": 8}, {"second": 32}),
+        ({"second": 1}, {}),
+    ]
 
 
 def test_outputs_can_be_read_by_request():
