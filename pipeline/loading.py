@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
+
 from ..runner.model_source import resolve_model
 from ..runner.runner import Runner
-from ..runner.torch_runner import TorchRunner
 from .config import EngineConfig
 from .tokenizer import Tokenizer
+
+# torch's OpenMP threads spin while they wait for each other. Beside a busy event loop, or a second
+# process, they then take the processor from the thread that they wait for, and a step takes many
+# times as long. Few spins cost nothing on an idle machine. GNU's OpenMP reads this once, when torch
+# is imported; a setting that is there already is left alone.
+OPENMP_SPINS = "2000"
 
 
 def load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
     """The runner and the tokenizer of ``config.model``.
 
-    The files are opened once; weights are read later, on the runner's own thread.
+    The files are opened once; weights are read later, on the runner's own thread. Sets
+    GOMP_SPINCOUNT in the environment of the process unless it is set.
     """
+    os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
+    from ..runner.torch_runner import TorchRunner  # noqa: PLC0415 - imports torch, which reads the setting
+
     source = resolve_model(config.model or "")
     runner = TorchRunner.from_pretrained(
         source,

@@ -49,10 +49,11 @@ def test_a_prompt_larger_than_the_pool_is_refused_and_the_next_is_served():
     assert play.step() == {"small": 5}
 
 
-def test_a_prompt_that_fills_the_pool_is_served():
-    play = Play(blocks=10)
-    play.add("a", 160)
-    assert play.step() == {"a": 160}
+@pytest.mark.parametrize("blocks", [1, 10])
+def test_a_prompt_that_fills_the_pool_is_served(blocks: int):
+    play = Play(blocks=blocks)
+    play.add("a", 16 * blocks)
+    assert play.step() == {"a": 16 * blocks}
     assert (play.tokens["a"], play.reason("a")) == ([7], "length")
 
 

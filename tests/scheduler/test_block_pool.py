@@ -221,6 +221,15 @@ def test_fenced_blocks_can_be_shared_and_stay_held_when_the_fence_opens():
     assert ledger.rest() == [3]
 
 
+def test_an_audit_finds_blocks_whose_fence_should_have_opened():
+    ledger = Ledger(2)
+    ledger.take("a", some(32))
+    ledger.free("a", fence=5)
+    ledger.kv._completed = 5
+    with pytest.raises(BooksError, match="2 blocks wait for step 5, step 5 has ended"):
+        ledger.kv.check()
+
+
 def test_giving_back_what_is_not_held_changes_nothing():
     ledger = Ledger(4)
     ledger.take("a", some(33))

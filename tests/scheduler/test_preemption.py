@@ -128,6 +128,19 @@ def test_a_victim_that_meets_its_own_cached_blocks_computes_what_is_left_of_it(o
     play.assert_as_alone()
 
 
+def test_a_victim_whose_last_full_block_was_not_computed_yet_has_a_key_for_it_when_it_returns():
+    play = Play(blocks=3, block_size=4, caching=True, max_num_scheduled_tokens=4)
+    play.add("A", 1)
+    play.add("V", 6)
+    assert play.steps(2) == [{"A": 1, "V": 3}] * 2
+    play.step({"A": [7, 7, 7, 7]})  # A takes the whole budget of the next step
+    assert play.step() == {"A": 4}
+    assert play.last_plan.preempted_req_ids == {"V"}
+    play.scheduler.abort("A")
+    assert play.step() == {"V": 4}
+    assert play.kv.statistics().num_cached_blocks == 3  # two of V, one that A left
+
+
 def test_a_long_prompt_beside_a_growing_request_is_not_started_again_and_again():
     play = ToyPlay(blocks=12, max_num_scheduled_tokens=8)
     play.add("A", 13, max_tokens=20)

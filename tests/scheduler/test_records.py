@@ -171,6 +171,11 @@ def test_a_column_that_has_crossed_can_be_read_and_not_changed():
         rows[0] = 1
 
 
+def test_empty_columns_are_shared_and_cannot_be_changed():
+    assert not plan.NO_INTS.flags.writeable
+    assert not plan.NO_BOOLS.flags.writeable
+
+
 def test_a_column_of_another_type_is_refused_with_its_place():
     data = encode(SchedulerOutput(step=2, rows=np.zeros(2)))
     with pytest.raises(msgspec.ValidationError, match=r"column is '<f8', '<i8' is needed - at `\$.rows`"):

@@ -96,6 +96,17 @@ def test_blocks_come_back_with_the_result_of_the_last_step_that_may_touch_them(d
     assert [*free, play.free_blocks()] == [8] * depth + [10]
 
 
+def test_a_release_is_owed_until_the_kv_cache_has_heard_of_the_last_steps_end():
+    play = Play(blocks=10)
+    play.add("a", 20)
+    plan = play.plan()
+    play.scheduler.abort("a")
+    owed = [play.scheduler.owes_release, play.free_blocks(), play.scheduler.owes_release]
+    play.apply(plan)
+    owed += [play.scheduler.owes_release, play.free_blocks(), play.scheduler.owes_release]
+    assert owed == [True, 8, False, True, 10, False]
+
+
 def test_blocks_of_a_victim_come_back_with_the_result_of_its_last_step():
     play = Play(blocks=4)
     for name, count in {"A": 16, "B": 20, "C": 16}.items():
