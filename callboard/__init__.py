@@ -4,8 +4,10 @@ from callboard.pipeline import CompletionOutput as CompletionOutput
 from callboard.pipeline import Engine as Engine
 from callboard.pipeline import EngineConfig as EngineConfig
 from callboard.pipeline import EngineStats as EngineStats
+from callboard.pipeline import Pipeline as Pipeline
 from callboard.pipeline import RequestOutput as RequestOutput
 from callboard.pipeline import RequestStream as RequestStream
+from callboard.pipeline import SpeculativeConfig as SpeculativeConfig
 from callboard.pipeline import Timings as Timings
 from callboard.pipeline import Usage as Usage
 from callboard.scheduler.errors import BooksError as BooksError

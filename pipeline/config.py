@@ -25,6 +25,16 @@ class _NamesChecked(type(msgspec.Struct)):
         return super().__call__(*args, **settings)
 
 
+class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Speculative decoding: several tokens proposed cheaply and checked in one step.
+
+    A place in the settings; engines refuse it until it is built.
+    """
+
+    method: Literal["ngram", "draft_model"] = "ngram"
+    num_speculative_tokens: int = 3
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesChecked):
     """Settings of an engine; None leaves a choice to the runner or the model.
 
@@ -44,7 +54,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         steps_in_flight: steps planned ahead of their results; 1 waits for each, 2 overlaps.
         max_waiting: unfinished requests beyond the running ones; more are refused.
         num_threads: the runner's threads.
-        drain_timeout: seconds that stopping waits for actors to end by themselves.
+        stop_timeout: seconds that stopping gives the actors.
     """
 
     model: str | None = None
@@ -64,8 +74,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     steps_in_flight: int = 2
     max_waiting: int = 100_000
     num_threads: int | None = None
-    drain_timeout: float = 5.0
-    speculative: Any = None
+    stop_timeout: float = 5.0
+    speculative: SpeculativeConfig | None = None
     encoder_cache_tokens: int | None = None
     max_num_encoder_tokens: int | None = None
     kv_connector: Any = None

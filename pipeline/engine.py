@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 
 import anyio
 
-from ..actors import LoopPort, Supervisor
+from ..actors import LoopPort
 from ..runner.runner import Runner
 from ..runner.runner_actor import RunnerActor
 from ..scheduler.errors import (
@@ -31,6 +31,7 @@ from .delivery import DeliveryActor
 from .event_log import EventLog, EventStream
 from .intake import Intake, IntakeActor, Prompted
 from .outputs import EngineStats, RequestOutput
+from .pipeline import Pipeline
 from .stream import RequestStream, StreamState
 from .text import TextBuilder
 from .tokenizer import Tokenizer
@@ -84,7 +85,7 @@ class Engine:
         if start := getattr(self.runner, "start", None):
             await start()
         self._parts = _Parts(self)
-        await self._parts.supervisor.__aenter__()
+        await self._parts.pipeline.__aenter__()
         return self
 
     async def __aexit__(
@@ -95,7 +96,7 @@ class Engine:
         parts.board.abort_all(anyio.current_time())
         parts.events.close()
         try:
-            await parts.supervisor.__aexit__(exc_type, exc, tb)
+            await parts.pipeline.__aexit__(exc_type, exc, tb)
         finally:
             with anyio.CancelScope(shield=True):
                 await self.runner.aclose()
@@ -193,7 +194,7 @@ class Engine:
 
     def diagnose(self) -> str:
         """What each actor is waiting for, since when, and how full its lanes are."""
-        return self._running(dead_too=True).supervisor.diagnose()
+        return self._running(dead_too=True).pipeline.diagnose()
 
     # --- inside
 
@@ -306,10 +307,16 @@ class _Parts:
         intake = Intake(info, engine.tokenizer, max_model_len=max_model_len, num_kv_blocks=num_blocks, keyed=keyed)
         self.intake = IntakeActor(intake, self.board, submits=self.scheduler.submits, max_waiting=self.max_unfinished)
         # Started from the end of the data's way to its beginning: nobody sends to an actor that does not run.
-        actors = [self.delivery, self.runner, self.kv, self.scheduler, self.intake]
-        self.supervisor = Supervisor(actors, drain_timeout=config.drain_timeout, cancel_timeout=config.drain_timeout,
-                                     raise_on_exit=False)  # fmt: skip
-        self.supervisor.on_failure(engine.end_with)
+        self.pipeline = Pipeline(
+            self.delivery,
+            self.runner,
+            self.kv,
+            self.scheduler,
+            self.intake,
+            stop_timeout=config.stop_timeout,
+            raise_on_exit=False,
+        )
+        self.pipeline.on_failure(engine.end_with)
 
     def refuse_overload(self, request_id: str) -> None:
         """Raise EngineOverloadedError when no more requests may wait."""
@@ -341,13 +348,11 @@ def _at_most(name: str, wanted: int | None, limit: int) -> int:
     return wanted or limit
 
 
-def _prompt_parts(prompt: object, request_id: str) -> dict[str, Any]:
+def _prompt_parts(prompt: Any, request_id: str) -> dict[str, Any]:
     if isinstance(prompt, str):
         return {"text": prompt}
-    if isinstance(prompt, Sequence):
-        token_ids = [*cast("Sequence[Any]", prompt)]
-        if all(isinstance(token, int) and not isinstance(token, bool) for token in token_ids):
-            return {"token_ids": token_ids}
+    if isinstance(prompt, Sequence) and all(type(token) is int for token in cast("Sequence[Any]", prompt)):
+        return {"token_ids": [*cast("Sequence[int]", prompt)]}
     raise InvalidRequestError(
         f"prompt is {type(prompt).__name__}, needed is text or a list of token ids (request {request_id})"
     )

@@ -16,7 +16,7 @@ import numpy as np
 from . import stops
 from .config import SchedulerConfig
 from .draft import Draft, blocks_wanted, newly_full, want_running
-from .errors import BooksError, InvalidRequestError
+from .errors import BooksError, ConfigError, InvalidRequestError
 from .hashing import extend_keys, root_key
 from .kv_cache_manager import KVCacheManager
 from .limits import pool_error, refuse_invalid, token_limit
@@ -471,6 +471,8 @@ def plan_step(
     """One step's plan, synchronously: propose, reserve, commit. For tests, benchmarks, simulation."""
     if encoder_cache is not None:
         raise InvalidRequestError("no encoder cache is built yet, encoder_cache must be None")
+    if kv.block_size != scheduler.config.block_size:
+        raise ConfigError(f"block_size is {scheduler.config.block_size}, the KV cache's is {kv.block_size}")
     scheduler.bind_pool(kv.num_blocks)
     wants = scheduler.propose(now)
     granted = kv.reserve(wants) if wants else NOTHING_GRANTED

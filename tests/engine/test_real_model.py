@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+import uvicorn
 
 from callboard import Engine, InvalidRequestError, ModelLoadError, SamplingParams
 
@@ -97,11 +97,9 @@ async def test_a_model_that_is_not_there_is_named(anyio_backend):
 
 
 async def test_the_hello_example_prints_an_answer_and_its_speed(anyio_backend):
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "hello.py"], capture_output=True, text=True, check=True, cwd=EXAMPLES.parent
-    )
-    assert "Paris" in done.stdout
-    assert "tokens/s" in done.stderr
+    done = await anyio.run_process([sys.executable, str(EXAMPLES / "hello.py")])
+    assert b"Paris" in done.stdout
+    assert b"tokens/s" in done.stderr
 
 
 def load_example(name: str) -> ModuleType:
@@ -114,6 +112,18 @@ def load_example(name: str) -> ModuleType:
     return module
 
 
+class Server(uvicorn.Server):
+    """Tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_up = anyio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -121,15 +131,12 @@ def free_port() -> int:
 
 
 async def test_a_web_client_that_disconnects_ends_its_request(anyio_backend):
-    import uvicorn
-
     app: Any = load_example("fastapi_app").app
     port = free_port()
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", ws="none"))
+    server = Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", ws="none"))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve)
-        while not server.started:
-            await anyio.sleep(0.01)
+        await server.is_up.wait()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             whole = await client.post("/chat", json={"content": QUESTION[0]["content"], "max_tokens": 20})
             assert "Paris" in whole.text
@@ -139,7 +146,7 @@ async def test_a_web_client_that_disconnects_ends_its_request(anyio_backend):
                     break
             with anyio.fail_after(30):
                 while (await client.get("/stats")).json()["num_finished"] < 2:
-                    await anyio.sleep(0.01)
+                    pass
             stats = (await client.get("/stats")).json()
             assert stats["num_running"] == stats["num_waiting"] == 0
             assert stats["num_generated_tokens"] < 1000
