@@ -18,7 +18,7 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What an actor is doing."""
 
     name: str
-    state: str  # "created", "running", "stopped" or "failed"
+    state: str  # "created", "starting", "running", "stopping", "stopped" or "failed"
     waiting_for: str  # what it waits for; empty while it works
     since: float  # by ``time.monotonic``, when the state, the wait or the work began
     lanes: dict[str, str]  # items / capacity of each lane

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Sequence
 
 from .actor import Actor
@@ -13,16 +14,18 @@ def refuse_cycles(actors: Sequence[Actor]) -> None:
 
     Control lanes never block and may go back against the data.
     """
-    edges = {actor.name: [lane.receiver for lane in actor.sends_to] for actor in actors}
-    done: set[str] = set()
+    sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
+    for actor in actors:
+        for lane in actor.sends_to:
+            sorter.add(lane.receiver, actor.name)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        raise CycleError(_from_the_first(error.args[1][1:], actors)) from None
 
-    def visit(name: str, path: list[str]) -> None:
-        if name in path:
-            raise CycleError([*path[path.index(name) :], name])
-        if name not in done:
-            for receiver in edges.get(name, ()):
-                visit(receiver, [*path, name])
-            done.add(name)
 
-    for name in edges:
-        visit(name, [])
+def _from_the_first(ring: list[str], actors: Sequence[Actor]) -> list[str]:
+    """The way round a cycle, from the actor that was given first."""
+    first = next(actor.name for actor in actors if actor.name in ring)
+    at = ring.index(first)
+    return [*ring[at:], *ring[:at], first]

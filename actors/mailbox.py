@@ -44,9 +44,7 @@ class Mailbox:
         """Everything in the control lane, in order of arrival."""
         messages, self._control = self._control, []
         self._control_taken += len(messages)
-        for message in messages:
-            if isinstance(message, Ask):
-                self._control_asked.note(message)  # pyright: ignore[reportUnknownArgumentType]
+        self._control_asked.note(*_asks_of(messages))
         return messages
 
     def watch_room(self, channel: Channel[Any]) -> None:
@@ -76,7 +74,7 @@ class Mailbox:
     def close(self, cause: BaseException | None = None) -> None:
         """The owner has stopped: later messages are refused, open questions get an error because of ``cause``."""
         self._closed = True
-        asks = self._control_asked.take() + [message for message in self._control if isinstance(message, Ask)]
+        asks = self._control_asked.take() + _asks_of(self._control)
         self._control.clear()
         for lane in self.lanes:
             lane.close()
@@ -106,6 +104,10 @@ class Mailbox:
             closed=self._closed,
         )
         return [control, *(lane.statistics() for lane in self.lanes)]
+
+
+def _asks_of(messages: list[Any]) -> list[Ask[Any, Any]]:
+    return [message for message in messages if isinstance(message, Ask)]
 
 
 def _refuse(asks: list[Ask[Any, Any]], reason: str, cause: BaseException | None) -> None:

@@ -50,7 +50,7 @@ class Reply(Generic[T]):
 
     async def wait(self) -> T:
         """The value, once it is there; or raises the error."""
-        while not self.done():
+        while self._value is _PENDING and self._error is None:
             nap = nap_maker()()
             self._naps.append(nap)
             try:
@@ -92,10 +92,10 @@ class OpenAsks:
     def __init__(self) -> None:
         self._asks: list[Ask[Any, Any]] = []
 
-    def note(self, ask: Ask[Any, Any]) -> None:
-        """One more was taken."""
-        self._asks = [open_ask for open_ask in self._asks if not open_ask.reply.done()]
-        self._asks.append(ask)
+    def note(self, *asks: Ask[Any, Any]) -> None:
+        """These were taken."""
+        self._asks = [ask for ask in self._asks if not ask.reply.done()]
+        self._asks += asks
 
     def take(self) -> list[Ask[Any, Any]]:
         """Those that lack their answer; they are no longer watched."""

@@ -164,9 +164,16 @@ class Supervisor:
             self._fail(actor, error)
         except cancelled as error:
             actor.enter("stopped")
-            if not (scope.cancel_called or _is_cancelled()):  # it awaited a task or future that others cancelled
-                self._fail(actor, _stray_cancel(actor, error))
-            raise
+            if scope.cancel_called or _is_cancelled():
+                raise
+            # It awaited a task or future that others cancelled. Raised on, this would cancel the host.
+            self._fail(actor, _stray_cancel(actor, error))
+        except BaseExceptionGroup as group:  # trio bundles an error with the cancel that it met
+            cancels, errors = group.split(cancelled)
+            if cancels is None or not isinstance(errors, Exception):
+                raise
+            self._fail(actor, errors)
+            raise cancels from None
         finally:
             self._bury(actor, started)
 
@@ -185,6 +192,7 @@ class Supervisor:
             await anyio.lowlevel.checkpoint()  # an actor that fails at once must not hold up the loop
 
     async def _life(self, actor: Actor, started: Reply[None]) -> None:
+        actor.enter("starting")
         await actor.on_start()
         actor.enter("running")
         if not started.done():
@@ -197,6 +205,7 @@ class Supervisor:
         await self._stop(actor, None)
 
     async def _stop(self, actor: Actor, end: BaseException | None) -> None:
+        actor.enter("stopping")
         with anyio.move_on_after(self._cancel_timeout, shield=True) as limit:
             try:
                 await actor.on_stop()
@@ -285,5 +294,5 @@ def _the_one_cause(error: BaseException) -> BaseException:
 def _line(status: ActorStatus, now: float) -> str:
     lanes = ", ".join(f"{name} {depth}" for name, depth in status.lanes.items())
     doing = f"waits for {status.waiting_for}" if status.waiting_for else "works"
-    state = f"{status.state}, {doing}" if status.state == "running" else status.state
+    state = f"{status.state}, {doing}" if status.state in ("starting", "running", "stopping") else status.state
     return f"{status.name}: {state}, for {now - status.since:.3f} s; {lanes}"

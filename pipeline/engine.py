@@ -349,13 +349,12 @@ def _at_most(name: str, wanted: int | None, limit: int) -> int:
 
 
 def _prompt_parts(prompt: Any, request_id: str) -> dict[str, Any]:
+    kind = type(prompt).__name__
     if isinstance(prompt, str):
         return {"text": prompt}
     if isinstance(prompt, Sequence) and all(type(token) is int for token in cast("Sequence[Any]", prompt)):
         return {"token_ids": [*cast("Sequence[int]", prompt)]}
-    raise InvalidRequestError(
-        f"prompt is {type(prompt).__name__}, needed is text or a list of token ids (request {request_id})"
-    )
+    raise InvalidRequestError(f"prompt is {kind}, needed is text or a list of token ids (request {request_id})")
 
 
 def _replace(params: SamplingParams, **changes: Any) -> SamplingParams:

@@ -1,14 +1,15 @@
 """Causal attention with grouped queries over the paged KV cache, planned once a step and run once a layer.
 
-A step is split into pieces of work: groups of single tokens whose contexts are about equally
-long, as batched products of [queries of a KV head, context]; and longer chunks of one request,
-in tiles, through torch's fused attention (Dao et al. 2022, arXiv 2205.14135). Both first copy
-the blocks of a context together. Keys and values are never repeated for the query heads that
-share them (Ainslie et al. 2023, arXiv 2305.13245).
+A step is split into pieces of work: groups of single tokens, which read the KV cache in place;
+and longer chunks of one request, in tiles, through torch's fused attention (Dao et al. 2022,
+arXiv 2205.14135), for which the blocks of the context are copied together. Keys and values are
+never repeated for the query heads that share them (Ainslie et al. 2023, arXiv 2305.13245).
+All of it is float32.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -18,20 +19,20 @@ from .paged_kv import PagedKV
 from .step_batch import StepBatch
 
 TILE = 128  # queries at once: the scores of a tile stay in the cache, and most of what is masked is left out
-GROUP_COST = 12  # a group more takes about as long as copying and multiplying this many blocks
+GROUP_COST = 256  # a group more takes about as long as attending to this many tokens
 
 
 class Workspace:
     """Memory for copied contexts, kept from step to step; the largest need decides."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self._memory = torch.empty(0, dtype=dtype)
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+        _accept_beta_notice()
 
     def take(self, rows: int, width: int) -> torch.Tensor:
-        """Uninitialized [rows, width]; the next call may give the same memory."""
+        """Uninitialized float32 [rows, width]; the next call may give the same memory."""
         if self._memory.numel() < rows * width:
-            self._memory = torch.empty(rows * width, dtype=self.dtype)
+            self._memory = torch.empty(rows * width)
         return self._memory[: rows * width].view(rows, width)
 
 
@@ -45,11 +46,11 @@ class Attention:
 
     def __init__(self, q_heads: int, kv: PagedKV, batch: StepBatch, workspace: Workspace) -> None:
         self._q_heads, self._kv = q_heads, kv
-        self._slots = kv.slots(batch.blocks, batch.offsets)
+        self._slots = kv.token_slots(batch.blocks.unsqueeze(1), batch.offsets.unsqueeze(1)).squeeze(2)
         shared = _Shared(kv, q_heads // kv.kv_heads, workspace)
         self._work: list[_Group | _Chunk] = [
             _Group(shared, batch.tables[span], torch.from_numpy(batch.ends[span]), span)
-            for span in _groups(batch.ends[: batch.num_single].tolist(), kv.block_size)
+            for span in _groups(batch.ends[: batch.num_single].tolist())
         ]
         start = batch.num_single
         for i in range(batch.num_single, len(batch.lengths)):
@@ -64,81 +65,90 @@ class Attention:
         fills in this same step.
 
         Args:
-            heads: [tokens, query heads + 2 * kv_heads, head_dim], rotated.
+            heads: float32 [tokens, query heads + 2 * kv_heads, head_dim], rotated.
 
         Returns:
-            [tokens, query heads * head_dim].
+            float32 [tokens, query heads * head_dim].
         """
         queries, stored = heads[:, : self._q_heads], heads[:, self._q_heads :]
         self._kv.write(layer, self._slots, stored)
-        out = torch.empty(queries.shape, dtype=heads.dtype)
+        out = torch.empty(queries.shape)
         for work in self._work:
             work.run(layer, queries, stored, out)
         return out.flatten(1)
 
 
-def _groups(ends: list[int], block_size: int) -> Iterator[slice]:
+def _groups(ends: list[int]) -> Iterator[slice]:
     """Split requests, longest first, where their padding costs more than another group."""
-    blocks = [-(-end // block_size) for end in ends]
     first = padding = 0
-    for i in range(len(blocks)):
-        padding += blocks[first] - blocks[i]
+    for i, end in enumerate(ends):
+        padding += ends[first] - end
         if padding > GROUP_COST:
             yield slice(first, i)
             first, padding = i, 0
-    if blocks:
-        yield slice(first, len(blocks))
+    if ends:
+        yield slice(first, len(ends))
 
 
 class _Shared:
-    """What all pieces of work of a step share."""
+    """What all pieces of work of a step share; ``group`` query heads read one KV head."""
 
     def __init__(self, kv: PagedKV, group: int, workspace: Workspace) -> None:
         self.kv, self.group, self.workspace = kv, group, workspace
-        self.dtype = workspace.dtype
         self._masks: dict[tuple[int, int], torch.Tensor] = {}
 
     def causal(self, queries: int, before: int) -> torch.Tensor:
         """What to add to scores of queries with ``before`` tokens before them: [queries, before + queries]."""
         if (queries, before) not in self._masks:
-            hidden = torch.full((queries, before + queries), -torch.inf, dtype=self.dtype)
+            hidden = torch.full((queries, before + queries), -torch.inf)
             self._masks[queries, before] = hidden.triu_(before + 1)
         return self._masks[queries, before]
 
 
 class _Group:
-    """Requests with one token each, which is the last of their ``ends`` tokens (int64 [requests])."""
+    """Requests with one token each, which is the last of their ``ends`` tokens (int64 [requests]).
+
+    Scores and weighted sums are asked of torch as sparse products, whose indices are slots of
+    the KV cache: "these entries of queries times all keys", and "the sum of these rows of the
+    values". So nothing is copied, and a row's result does not depend on the batch.
+    """
 
     def __init__(self, shared: _Shared, tables: torch.Tensor, ends: torch.Tensor, span: slice) -> None:
         kv = self._kv = shared.kv
-        self._span = span
-        self._longest = int(ends.max())
-        blocks = -(-self._longest // kv.block_size)
-        self._keys, self._values = kv.pieces(tables[:, :blocks])
-        self._copy = shared.workspace.take(len(self._keys), kv.block_size * kv.head_dim)
-        # [requests * kv heads, context, head_dim] and [requests * kv heads, queries of a KV head, head_dim]
-        self._context = self._copy.view(-1, blocks * kv.block_size, kv.head_dim)[:, : self._longest]
-        self._grouped = (-1, shared.group, kv.head_dim)
-        self._scale = kv.head_dim**-0.5
-        self._mask = None if int(ends.min()) == self._longest else self._hide_behind(ends)
+        self._span, self._scale = span, kv.head_dim**-0.5
+        longest = int(ends.max())
+        tokens = torch.arange(longest)
+        slots = kv.token_slots(tables[:, tokens // kv.block_size], (tokens % kv.block_size).expand(len(ends), -1))
+        # [requests, kv heads, longest] each; flattened with a row for each query head
+        keys, values = (part.repeat_interleave(shared.group, 1).flatten().int() for part in slots.split(kv.kv_heads, 1))
+        rows = len(keys) // longest
+        self._bounds = torch.arange(0, len(keys) + 1, longest, dtype=torch.int32)
+        self._scores = torch.sparse_csr_tensor(
+            self._bounds, keys, torch.zeros(len(keys)), size=(rows, len(kv.slots[0])), check_invariants=False
+        )
+        self._values, self._matrix = values, (rows, longest)
+        self._mask = None if int(ends.min()) == longest else self._hide_behind(ends, tokens)
 
-    def _hide_behind(self, ends: torch.Tensor) -> torch.Tensor:
-        """What to add to the scores: [requests * kv heads, 1, context]."""
-        hidden = torch.arange(self._longest) >= ends.unsqueeze(1)
-        mask = torch.zeros(hidden.shape, dtype=self._copy.dtype).masked_fill_(hidden, -torch.inf)
-        return mask.repeat_interleave(self._kv.kv_heads, 0).unsqueeze(1)
+    def _hide_behind(self, ends: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """What to add to the scores: [requests * query heads, longest]."""
+        hidden = tokens >= ends.unsqueeze(1)
+        mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
+        return mask.repeat_interleave(self._matrix[0] // len(ends), 0)
 
     def run(self, layer: int, queries: torch.Tensor, stored: torch.Tensor, out: torch.Tensor) -> None:  # noqa: ARG002
         """Fill the requests' part of ``out``, [tokens, query heads, head_dim]."""
-        self._kv.read(layer, self._keys, self._copy)
-        scaled = (queries[self._span] * self._scale).view(self._grouped)
-        scores = torch.bmm(scaled, self._context.transpose(1, 2))
+        slots, place = self._kv.slots[layer], out[self._span]
+        rows = queries[self._span].reshape(-1, self._kv.head_dim)
+        torch.sparse.sampled_addmm(self._scores, rows, slots.t(), beta=0.0, alpha=self._scale, out=self._scores)
+        scores = self._scores.values().view(self._matrix)
         if self._mask is not None:
-            scores.add_(self._mask)
-        shares = torch.softmax(scores, -1)
-        # Into the same memory: it is still in the processor's cache.
-        self._kv.read(layer, self._values, self._copy)
-        torch.bmm(shares, self._context, out=out[self._span].view(self._grouped))
+            # Not in place: torch multiplies what was there before by beta, and 0 times infinity is no number.
+            scores = scores + self._mask
+        shares = torch.softmax(scores, -1).flatten()
+        sums = functional.embedding_bag(
+            self._values, slots, self._bounds, mode="sum", per_sample_weights=shares, include_last_offset=True
+        )
+        place.copy_(sums.view_as(place))
 
 
 class _Chunk:
@@ -146,8 +156,7 @@ class _Chunk:
 
     def __init__(self, shared: _Shared, table: torch.Tensor, start: int, length: int, end: int) -> None:
         kv = self._kv = shared.kv
-        self._span = slice(start, start + length)
-        self._group = shared.group
+        self._span, self._group = slice(start, start + length), shared.group
         before = end - length
         self._tiles = [
             (slice(at, min(at + TILE, length)), shared.causal(min(TILE, length - at), before + at))
@@ -155,30 +164,35 @@ class _Chunk:
         ]
         self._pieces = None
         if before:  # else the context is the chunk itself, and no copy is needed
-            self._pieces = kv.pieces(table[None, : -(-end // kv.block_size)])
-            rows = len(self._pieces[0])
-            copy = shared.workspace.take(2 * rows, kv.block_size * kv.head_dim)
-            self._copies = copy[:rows], copy[rows:]
+            self._pieces = kv.table_pieces(table[: -(-end // kv.block_size)])
+            self._copy = shared.workspace.take(len(self._pieces), kv.block_size * kv.head_dim)
 
-    def _context(self, layer: int, stored: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values, each [kv heads, context, head_dim]."""
-        heads = self._kv.kv_heads
+    def _context(self, layer: int, stored: torch.Tensor) -> torch.Tensor:
+        """Keys, then values: [2 * kv heads, context, head_dim]."""
         if self._pieces is None:
-            both = stored[self._span].transpose(0, 1)
-            return both[:heads], both[heads:]
-        for pieces, copy in zip(self._pieces, self._copies, strict=True):
-            self._kv.read(layer, pieces, copy)
-        keys, values = (copy.view(heads, -1, self._kv.head_dim) for copy in self._copies)
-        return keys, values
+            return stored[self._span].transpose(0, 1)
+        self._kv.read(layer, self._pieces, self._copy)
+        return self._copy.view(stored.shape[1], -1, self._kv.head_dim)
 
     def run(self, layer: int, queries: torch.Tensor, stored: torch.Tensor, out: torch.Tensor) -> None:
         """Fill the chunk's part of ``out``, [tokens, query heads, head_dim]."""
         # [kv heads, queries of a KV head, tokens, head_dim]
-        keys, values = (x.unsqueeze(1).expand(-1, self._group, -1, -1) for x in self._context(layer, stored))
-        grouped = queries[self._span].unflatten(1, (-1, self._group)).permute(1, 2, 0, 3)
-        place = out[self._span].unflatten(1, (-1, self._group)).permute(1, 2, 0, 3)
+        shared = self._context(layer, stored).unsqueeze(1).expand(-1, self._group, -1, -1)
+        keys, values = shared.split(self._kv.kv_heads)
+        grouped, place = (x[self._span].unflatten(1, (-1, self._group)).permute(1, 2, 0, 3) for x in (queries, out))
         for tile, mask in self._tiles:
             seen = mask.shape[1]
             place[:, :, tile] = functional.scaled_dot_product_attention(
                 grouped[:, :, tile], keys[:, :, :seen], values[:, :, :seen], attn_mask=mask
             )
+
+
+def _accept_beta_notice() -> None:
+    """Have torch say here that its sparse tensors are in beta, which it says once a process.
+
+    Where warnings are errors, it would end a step.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bounds, columns = torch.tensor([0, 1]), torch.tensor([0])
+        torch.sparse_csr_tensor(bounds, columns, torch.zeros(1), size=(1, 1), check_invariants=False)

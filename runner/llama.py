@@ -31,13 +31,12 @@ class Llama:
 
     def __init__(self, config: ModelConfig, weights: Weights, max_model_len: int) -> None:
         self.config = config
-        self.dtype = weights["embed"].dtype
         self._embed = weights.pop("embed")
         self._norm = _Norm(weights.pop("norm"), config.rms_norm_eps)
         self._head = Linear(weights.pop("head", self._embed))
         self._layers = [_Layer(config, weights, i) for i in range(config.num_layers)]
         self._rotations = rotation_table(config, max_model_len)
-        self._workspace = Workspace(self.dtype)
+        self._workspace = Workspace()
 
     def forward(self, batch: StepBatch, kv: PagedKV) -> torch.Tensor:
         """Compute the batch's tokens and store their keys and values.
@@ -77,11 +76,11 @@ class _Layer:
 
     def forward(self, i: int, x: torch.Tensor, rotations: torch.Tensor, attention: Attention) -> torch.Tensor:
         """The residual stream behind this layer, [tokens, hidden]."""
-        heads = self._qkv(self._attn_norm(x)).unflatten(1, (-1, self._head_dim))
+        heads = self._qkv(self._attn_norm(x)).float().unflatten(1, (-1, self._head_dim))
         if self._qk_norms is not None:
             self._normalize_(heads, *self._qk_norms)
         rotate_(heads[:, : self._rotated_heads], rotations)
-        x = self._o(attention.run(i, heads)).add_(x)
+        x = self._o(attention.run(i, heads).to(x.dtype)).add_(x)
         gate, up = self._gate_up(self._mlp_norm(x)).chunk(2, -1)
         return self._down(functional.silu(gate).mul_(up)).add_(x)
 
@@ -94,13 +93,16 @@ class _Layer:
 class _Norm:
     """RMS norm over the last dimension, in float32.
 
-    By hand: torch's own is 14 times slower on the CPU at 512 rows (2.13).
+    With the vector's length instead of the mean of squares, which takes fewer operations; torch's
+    own is 14 times slower on the CPU at 512 rows (2.13).
     """
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
-        self._weight, self._eps = weight, eps
+        size = weight.shape[0]
+        self._weight = weight.float() * size**0.5
+        self._eps = torch.tensor(eps * size)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
-        scale = wide.square().mean(-1, keepdim=True).add_(self._eps).rsqrt_()
-        return (wide * scale).to(x.dtype).mul_(self._weight)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        scale = torch.addcmul(self._eps, length, length).rsqrt_()
+        return (x * scale).mul_(self._weight).to(x.dtype)

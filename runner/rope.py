@@ -48,13 +48,10 @@ def pair_up(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
 
 
 def rotate_(heads: torch.Tensor, rotations: torch.Tensor) -> None:
-    """Rotate heads in place; computed in float32.
+    """Rotate heads in place.
 
     Args:
-        heads: [tokens, heads, head_dim], pairs as neighbours, last dimension contiguous.
+        heads: float32 [tokens, heads, head_dim], pairs as neighbours.
         rotations: complex64 [tokens, 1, head_dim / 2].
     """
-    wide = heads.float()  # the same tensor when it is float32 already
-    torch.view_as_complex(wide.unflatten(-1, (-1, 2))).mul_(rotations)
-    if wide is not heads:
-        heads.copy_(wide)
+    torch.view_as_complex(heads.unflatten(-1, (-1, 2))).mul_(rotations)

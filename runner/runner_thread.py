@@ -7,7 +7,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-import anyio
+import anyio.to_thread
 import structlog
 
 from ..actors.reply import Reply
@@ -29,15 +29,10 @@ class RunnerThread:
         self._name = name
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Reply[Any]] | None] = SimpleQueue()
         self._port: LoopPort | None = None
+        self._thread: threading.Thread | None = None
         self._pending: dict[Reply[Any], None] = {}  # in order; touched in the loop only
-        self._ended: Reply[None] = Reply()
         self._closing = False
         self._dropping = threading.Event()
-
-    @property
-    def started(self) -> bool:
-        """Whether it was used."""
-        return self._port is not None
 
     def submit(self, function: Callable[[], T]) -> Reply[T]:
         """Execute a function after those before it; returns at once.
@@ -61,14 +56,15 @@ class RunnerThread:
         caller is about to give up. May be called twice.
         """
         self._closing = True
-        if self._port is None:
+        if self._port is None or self._thread is None:
             return
         self._port.check_owner()
         self._dropping.set()
         self._jobs.put(None)
-        with anyio.move_on_after(limit, shield=True) as scope:
-            await self._ended
-        if scope.cancelled_caught:
+        with anyio.CancelScope(shield=True):
+            # A limiter of its own: the host's may be taken by threads that wait for this engine.
+            await anyio.to_thread.run_sync(self._thread.join, limit, limiter=anyio.CapacityLimiter(1))
+        if self._thread.is_alive():
             log.warning("runner_thread_still_busy", thread=self._name, waited_seconds=limit)
         for reply in list(self._pending):
             self._settle(reply, None, EngineDeadError(f"{self._name} was closed before this was done"))
@@ -78,7 +74,8 @@ class RunnerThread:
             self._port.check_owner()
             return
         self._port = LoopPort()
-        threading.Thread(target=self._work, args=(self._port,), name=self._name, daemon=True).start()
+        self._thread = threading.Thread(target=self._work, args=(self._port,), name=self._name, daemon=True)
+        self._thread.start()
 
     # --- in the loop
 
@@ -103,7 +100,6 @@ class RunnerThread:
             if not port.post(self._settle, reply, value, cause):
                 return
             del job, function, reply, value  # hold nothing while waiting
-        port.post(self._ended.set_result, None)
 
 
 def _attempt(function: Callable[[], T]) -> tuple[T | None, BaseException | None]:

@@ -119,8 +119,8 @@ def uniform(seeds: NDArray[np.uint64], completion: int, positions: Sequence[int]
     Lea and Flood 2014, "Fast splittable pseudorandom number generators").
     """
     state = _mix(seeds.astype(np.uint64) + _GOLDEN)
-    for word in (np.uint64(completion), np.asarray(positions).astype(np.uint64)):
-        state = _mix(state + (word + np.uint64(1)) * _GOLDEN)
+    state = _mix(state + np.uint64((completion + 1) * int(_GOLDEN) % 2**64))
+    state = _mix(state + (np.asarray(positions).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
     return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

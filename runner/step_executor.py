@@ -26,8 +26,8 @@ class StepExecutor:
 
     def __init__(self, config: ModelConfig, weights: Weights, info: RunnerInfo, vocab_size: int) -> None:
         with torch.inference_mode():
-            self._model = Llama(config, weights, info.max_model_len)
-            self._kv = PagedKV(config, info.num_kv_blocks, info.block_size, self._model.dtype)
+            self.model = Llama(config, weights, info.max_model_len)
+            self._kv = PagedKV(config, info.num_kv_blocks, info.block_size)
         self._vocab_size = vocab_size
         self._rows = RowTables(
             rows=info.max_num_running_reqs,
@@ -52,7 +52,7 @@ class StepExecutor:
             return ModelRunnerOutput(step=plan.step, token_ids=NO_INTS)
         batch = StepBatch(plan, self._rows)
         with torch.inference_mode():
-            logits = self._model.forward(batch, self._kv)[:, : self._vocab_size]
+            logits = self.model.forward(batch, self._kv)[:, : self._vocab_size]
             tokens = sample(logits, self._rows, batch.sampled_rows, batch.sampled_outputs)
         self._rows.append(batch.sampled_rows, tokens)
         return ModelRunnerOutput(step=plan.step, token_ids=tokens)

@@ -50,7 +50,6 @@ class TorchRunner:
         config: ModelConfig,
         load: Callable[[], Weights],
         *,
-        dtype: str = "float32",
         max_model_len: int | None = None,
         block_size: int = 16,
         num_kv_blocks: int | None = None,
@@ -61,7 +60,7 @@ class TorchRunner:
     ) -> None:
         length = _max_length(config, max_model_len)
         _check_limits(config, block_size, max_num_running_reqs, num_threads, vocab_size)
-        block_bytes = bytes_per_block(config, block_size, torch_dtype(dtype))
+        block_bytes = bytes_per_block(config, block_size)
         wanted = max_num_running_reqs * -(-length // block_size)
         self.info = RunnerInfo(
             vocab_size=config.vocab_size,
@@ -100,7 +99,8 @@ class TorchRunner:
         there is raised by ``start`` or by the first step.
 
         Args:
-            dtype: "float32", "bfloat16" or "float16"; of weights, KV cache and products.
+            dtype: "float32", "bfloat16" or "float16"; of the weights and their products;
+                attention and KV cache are float32.
             device: "cpu".
 
         Raises:
@@ -114,7 +114,6 @@ class TorchRunner:
         return cls(
             config,
             lambda: load_weights(source, config, kind),
-            dtype=dtype,
             max_model_len=max_model_len,
             block_size=block_size,
             num_kv_blocks=num_kv_blocks,

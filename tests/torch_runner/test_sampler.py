@@ -1,0 +1,179 @@
+"""Chosen tokens follow the distribution asked for, and nothing but the request's own key."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from callboard.runner.row_tables import RowTables
+from callboard.runner.sampler import CANDIDATES, sample, uniform
+from callboard.scheduler import NewRequestData, SamplingParams
+
+VOCABULARY = 12
+DRAWS = 20_000
+# the 99.99 % points of chi-square by degrees of freedom: a true distribution fails once in 10,000 seeds
+CHI_SQUARE_LIMIT = {1: 15.14, 2: 18.42, 4: 23.51, 11: 37.37}
+
+
+def tables(*params: SamplingParams, vocabulary: int = VOCABULARY, random_base: int = 1) -> RowTables:
+    rows = RowTables(
+        rows=max(len(params), 1),
+        max_model_len=8,
+        block_size=4,
+        vocab_size=vocabulary,
+        eos_token_ids=(2, 9),
+        random_base=random_base,
+    )
+    for row, one in enumerate(params):
+        rows.fill(request(f"r{row}", row, one))
+    return rows
+
+
+def request(req_id: str, row: int, params: SamplingParams) -> NewRequestData:
+    return NewRequestData(
+        req_id=req_id,
+        row=row,
+        token_ids=[1],
+        num_prompt_tokens=1,
+        block_ids=[1],
+        num_computed_tokens=0,
+        sampling_params=params,
+    )
+
+
+def draw(
+    logits: torch.Tensor, params: SamplingParams, positions: range = range(DRAWS), req_id: str = "r0"
+) -> np.ndarray:
+    """The tokens of one request at many positions, each with these logits."""
+    rows = tables(params, vocabulary=len(logits))
+    rows.fill(request(req_id, 0, params))
+    count = len(positions)
+    return sample(logits.repeat(count, 1), rows, np.zeros(count, np.int64), np.array(positions, np.int64))
+
+
+def assert_distributed(tokens: np.ndarray, expected: torch.Tensor) -> None:
+    """Chi-square test of counts; what has no probability must not occur."""
+    counts, wanted = np.bincount(tokens, minlength=len(expected)), expected.double().numpy() * len(tokens)
+    assert not counts[wanted == 0].any()
+    counts, wanted = counts[wanted > 0], wanted[wanted > 0]
+    assert ((counts - wanted) ** 2 / wanted).sum() < CHI_SQUARE_LIMIT[len(wanted) - 1]
+
+
+LOGITS = torch.tensor([0.3, -1.0, 2.0, 1.9, 0.0, -2.0, 1.0, 0.5, -0.5, 1.5, 0.1, -0.2])
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_tokens_are_drawn_by_their_probability(temperature: float) -> None:
+    tokens = draw(LOGITS, SamplingParams(temperature=temperature, seed=7))
+    assert_distributed(tokens, torch.softmax(LOGITS / temperature, -1))
+
+
+def test_top_k_keeps_the_likeliest_tokens() -> None:
+    tokens = draw(LOGITS, SamplingParams(top_k=3, seed=7))
+    assert_distributed(tokens, torch.softmax(LOGITS.masked_fill(LOGITS < 1.5, -torch.inf), -1))
+
+
+def test_top_p_keeps_the_fewest_tokens_that_hold_the_mass() -> None:
+    logits = torch.tensor([0.1, 0.4, 0.05, 0.3, 0.15]).log()
+    tokens = draw(logits, SamplingParams(top_p=0.75, seed=7))
+    assert_distributed(tokens, torch.tensor([0.0, 0.4, 0.0, 0.3, 0.15]) / 0.85)
+
+
+def test_top_k_comes_before_top_p() -> None:
+    logits = torch.tensor([0.1, 0.4, 0.05, 0.3, 0.15]).log()
+    # Of the two likeliest the first holds 4/7 of the mass: enough for 0.5, while 0.4 of all would not be.
+    assert set(draw(logits, SamplingParams(top_k=2, top_p=0.5, seed=7), range(200)).tolist()) == {1}
+    assert set(draw(logits, SamplingParams(top_p=0.5, seed=7), range(200)).tolist()) == {1, 3}
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-6}])
+def test_the_narrowest_settings_take_the_likeliest_token(params: dict[str, float]) -> None:
+    assert set(draw(LOGITS, SamplingParams(seed=3, **params), range(100)).tolist()) == {2}
+
+
+@pytest.mark.parametrize("params", [{"top_k": VOCABULARY}, {"top_k": 10**6}, {"top_k": -1}, {"top_p": 1.0}])
+def test_the_widest_settings_cut_nothing(params: dict[str, float]) -> None:
+    plain = draw(LOGITS, SamplingParams(seed=3), range(500))
+    assert_distributed(draw(LOGITS, SamplingParams(seed=3, **params)), torch.softmax(LOGITS, -1))
+    assert len(set(plain.tolist())) > 8
+
+
+def test_a_flat_distribution_over_a_large_vocabulary_is_not_cut_short() -> None:
+    tokens = draw(torch.zeros(4 * CANDIDATES), SamplingParams(top_p=0.9, seed=1), range(1000))
+    assert CANDIDATES * 4 * 0.85 < tokens.max() < CANDIDATES * 4 * 0.9 + 1
+
+
+def test_a_peaked_distribution_over_a_large_vocabulary_needs_its_likeliest_tokens_only() -> None:
+    logits = torch.full((4 * CANDIDATES,), -20.0)
+    logits[[5, 4000, 17]] = torch.tensor([0.5, 0.3, 0.2]).log()
+    tokens = draw(logits, SamplingParams(top_p=0.75, seed=1), range(2000))
+    assert set(tokens.tolist()) == {5, 4000}
+    assert_distributed((tokens == 4000).astype(np.int64), torch.tensor([0.625, 0.375]))
+
+
+def test_of_equally_likely_tokens_greedy_takes_the_lowest_id() -> None:
+    assert draw(torch.zeros(VOCABULARY), SamplingParams(temperature=0), range(1)).tolist() == [0]
+
+
+def test_a_seeded_request_chooses_the_same_whatever_runs_beside_it() -> None:
+    seeded = SamplingParams(seed=42, top_p=0.9)
+    beside = [SamplingParams(), SamplingParams(temperature=0), SamplingParams(seed=42, top_k=5, temperature=2.0)]
+    alone = draw(LOGITS, seeded, range(50))
+    rows = tables(*beside, seeded)
+    together = [
+        sample(LOGITS.repeat(4, 1), rows, np.array([2, 0, 3, 1]), np.array([i + 5, i, i, 0])).tolist()
+        for i in range(50)
+    ]
+    assert [tokens[2] for tokens in together] == alone.tolist()
+    assert {tokens[3] for tokens in together} == {2}
+
+
+def test_different_seeds_choose_differently() -> None:
+    texts = {tuple(draw(LOGITS, SamplingParams(seed=seed), range(30))) for seed in (0, 1, -1, 2**62, -(2**63))}
+    assert len(texts) == 5
+
+
+def test_a_request_without_a_seed_keeps_its_choices_over_a_preemption() -> None:
+    first = draw(LOGITS, SamplingParams(), range(30), req_id="x")
+    again = draw(LOGITS, SamplingParams(), range(30), req_id="x")
+    assert first.tolist() == again.tolist()
+
+
+def test_requests_without_a_seed_differ_from_each_other_and_from_run_to_run() -> None:
+    seeds = [tables(SamplingParams(), SamplingParams(), random_base=base).seed.tolist() for base in (1, 2)]
+    assert len({seed for pair in seeds for seed in pair}) == 4
+
+
+def test_end_and_stop_tokens_wait_for_the_minimum() -> None:
+    logits = torch.zeros(VOCABULARY)
+    logits[[9, 5, 2, 7]] = torch.tensor([4.0, 3.0, 2.0, 1.0])
+    params = SamplingParams(temperature=0, min_tokens=3, max_tokens=5, stop_token_ids=[5])
+    assert draw(logits, params, range(5)).tolist() == [7, 7, 7, 9, 9]
+    random = draw(logits, SamplingParams(min_tokens=3, stop_token_ids=[5], seed=1), range(3))
+    assert not set(random.tolist()) & {2, 5, 9}
+
+
+def test_ignored_ends_are_not_masked_and_neither_is_the_last_token() -> None:
+    logits = torch.zeros(VOCABULARY)
+    params = SamplingParams(temperature=0, min_tokens=4, ignore_eos=True)
+    for best in (2, VOCABULARY - 1):
+        logits[best] += 5 + best
+        assert draw(logits, params, range(2)).tolist() == [best, best]
+
+
+def test_stop_tokens_beyond_the_vocabulary_change_nothing() -> None:
+    params = SamplingParams(temperature=0, min_tokens=4, stop_token_ids=[VOCABULARY, 2**30])
+    assert draw(LOGITS, params, range(2)).tolist() == [3, 3]  # 2, the likeliest, ends a text
+
+
+def test_uniform_numbers_are_even_over_positions_and_over_seeds() -> None:
+    seeds, counter = np.arange(DRAWS, dtype=np.uint64), np.arange(DRAWS)
+    for numbers in (uniform(seeds, 0, np.zeros(DRAWS, np.int64)), uniform(seeds * 0, 0, counter)):
+        assert_distributed((numbers * 12).astype(np.int64), torch.full((12,), 1 / 12))
+        assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.03
+
+
+def test_uniform_numbers_differ_by_completion() -> None:
+    seeds, positions = np.full(100, 3, np.uint64), np.arange(100)
+    assert not np.isin(uniform(seeds, 0, positions), uniform(seeds, 1, positions)).any()
