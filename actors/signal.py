@@ -46,8 +46,9 @@ class _EventNap:
 def nap_maker() -> Callable[[], Nap]:
     """How to make naps in the running event loop: bare futures on asyncio, events elsewhere.
 
-    Microseconds of one set and one wait that sleeps, 256 waiters in a row, CPython 3.11:
-    anyio.Event 5.2 on asyncio and 4.4 on uvloop, a bare future 2.1 and 1.2.
+    Microseconds of a set and a wait that sleeps, with 256 waiters, CPython 3.11 on 2 cores:
+    with anyio.Event 6.1 on asyncio and 4.9 on uvloop, with a bare future 2.3 and 1.3; an ask
+    with its reply goes from 21 to 12 and from 16 to 9. On trio it is the event's 7 to 8.
     """
     try:
         task = asyncio.current_task()

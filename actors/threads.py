@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import anyio
+
 from .errors import WrongLoopError
 
 
@@ -25,6 +27,7 @@ class LoopPort:
             raise WrongLoopError("no event loop is running in this thread")
         on_asyncio = isinstance(self._loop, asyncio.AbstractEventLoop)
         self._post = self._loop.call_soon_threadsafe if on_asyncio else self._loop.run_sync_soon
+        self._clock: Callable[[], float] = self._loop.time if on_asyncio else anyio.current_time
 
     @property
     def is_owner(self) -> bool:
@@ -35,6 +38,10 @@ class LoopPort:
         """Raise WrongLoopError in any other thread, in another loop of the same thread, or outside of any."""
         if not self.is_owner or _running_loop() is not self._loop:
             raise WrongLoopError("used from another event loop or thread than the one it was started in")
+
+    def time(self) -> float:
+        """Seconds on the loop's clock; in the loop's thread, inside a task or not."""
+        return self._clock()
 
     def post(self, function: Callable[..., Any], *args: Any) -> bool:
         """Run a function, which must not raise, in the loop soon; False if the loop has ended."""

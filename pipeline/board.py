@@ -1,4 +1,4 @@
-"""The callboard itself: every unfinished request's stream, by id."""
+"""The callboard itself: every unfinished request's stream, by its key."""
 
 from __future__ import annotations
 
@@ -10,85 +10,149 @@ from ..scheduler.request import FinishReason
 from .stream import StreamState
 
 ABORTED = Finished(reason=FinishReason.ABORT)
+# Ends the public part of a key; no request id holds it.
+MARK = "\0"
+
+
+def public_id(key: str) -> str:
+    """The request id behind a key."""
+    return key.partition(MARK)[0]
 
 
 class Board:
     """Holds the streams of unfinished requests and brings them their news.
 
-    A request leaves the board at its one end, whoever ends it. ``abort`` tells the scheduler
-    to forget requests that ended here: aborted ones, and those that a stop string ended.
+    A request leaves the board at its one end, whoever ends it. Where it ends here (an abort, a
+    stop string) the rest of the engine still has it on its way, so its key stays taken until the
+    scheduler or the intake says that it is gone: a new request of the same id gets another key,
+    and never the old one's tokens.
+
+    Args:
+        abort: tells the scheduler to forget requests, by their keys.
     """
 
     def __init__(self, abort: Callable[[list[str]], None]) -> None:
         self._abort = abort
         self._streams: dict[str, StreamState] = {}
+        self._keys: dict[str, str] = {}  # request id -> key, of those on the board
+        self._leaving: set[str] = set()  # keys of requests that ended here and not yet elsewhere
         self.num_finished = 0
 
     def __len__(self) -> int:
+        """Requests that have not ended."""
         return len(self._streams)
 
-    def add(self, state: StreamState) -> None:
-        """Put up a request. Raises InvalidRequestError if its id is in use."""
-        if state.request_id in self._streams:
-            raise InvalidRequestError(f"request id {state.request_id!r} is in use by a request that is alive")
-        self._streams[state.request_id] = state
+    @property
+    def num_places(self) -> int:
+        """Requests that may still stand in a lane, those included that have ended here."""
+        return len(self._streams) + len(self._leaving)
 
-    def get(self, request_id: str) -> StreamState | None:
+    def add(self, state: StreamState) -> None:
+        """Put up a request and choose its key. Raises InvalidRequestError if its id is in use."""
+        if state.request_id in self._keys:
+            raise InvalidRequestError(f"request id {state.request_id!r} is in use by a request that is alive")
+        key, number = state.request_id, 0
+        while key in self._leaving:
+            number += 1
+            key = f"{state.request_id}{MARK}{number}"
+        state.key = self._keys[state.request_id] = key
+        self._streams[key] = state
+
+    def get(self, key: str) -> StreamState | None:
         """The stream of an unfinished request."""
-        return self._streams.get(request_id)
+        return self._streams.get(key)
+
+    def gone(self, key: str) -> None:
+        """A request that ended here has left the rest of the engine too."""
+        self._leaving.discard(key)
 
     def deliver(self, outputs: EngineCoreOutputs, now: float) -> None:
         """Bring one step's tokens and ends to their streams; requests that have left are passed over."""
         streams = self._streams
-        for request_id, cached in outputs.cached.items():
-            if state := streams.get(request_id):
+        for key, cached in outputs.cached.items():
+            if state := streams.get(key):
                 state.num_cached_tokens = cached
-        for request_id, token in zip(outputs.req_ids, outputs.token_ids.tolist(), strict=True):
-            state = streams.get(request_id)
-            if state is not None and (stop := state.push(token, now)) is not None:
-                self._stopped_by_string(state, stop, now)
-        for request_id, end in outputs.finished.items():
-            if state := streams.pop(request_id, None):
-                self._end(state, end, now)
+        for key, end in outputs.finished.items():
+            if state := streams.get(key):
+                state.announce(end)
+        stopped: list[str] = []
+        for key, token in zip(outputs.req_ids, outputs.token_ids.tolist(), strict=True):
+            state = streams.get(key)
+            if state is not None and self._push(state, token, now):
+                stopped.append(key)
+        for key, end in outputs.finished.items():
+            self._end_elsewhere(key, end, now)
+        if stopped:
+            self._abort(stopped)
 
-    def abort(self, request_ids: Iterable[str], now: float) -> None:
-        """End requests at once; unknown ids are ignored."""
-        states = [state for request_id in request_ids if (state := self._streams.pop(request_id, None))]
+    def abort(self, keys: Iterable[str], now: float) -> None:
+        """End requests at once; unknown keys are ignored."""
+        states = [state for key in keys if (state := self._leave(key))]
         for state in states:
             state.finish(ABORTED, now)
-        self.num_finished += len(states)
         if states:
-            self._abort([state.request_id for state in states])
+            self._abort([state.key for state in states])
 
-    def abort_all(self, now: float) -> None:
-        """End every request."""
+    def abort_id(self, request_id: str, now: float) -> None:
+        """End the request of this id, if it is alive."""
+        if key := self._keys.get(request_id):
+            self.abort([key], now)
+
+    def abort_all(self, now: float) -> list[str]:
+        """End every request; returns their ids."""
+        ids = list(self._keys)
         self.abort(list(self._streams), now)
+        return ids
 
-    def fail(self, request_id: str, error: BaseException) -> None:
-        """End a request that the scheduler does not know of, by an error."""
-        if state := self._streams.pop(request_id, None):
+    def fail(self, key: str, error: BaseException) -> None:
+        """End a request that no other part of the engine has, by an error."""
+        if state := self._leave(key):
             state.fail(error)
-            self.num_finished += 1
+        self.gone(key)
 
     def fail_all(self, make_error: Callable[[], BaseException]) -> None:
         """End every request by an error of its own."""
-        for request_id in list(self._streams):
-            self.fail(request_id, make_error())
+        for key in list(self._streams):
+            self.fail(key, make_error())
+        self._leaving.clear()
 
-    def _end(self, state: StreamState, end: Finished, now: float) -> None:
-        self.num_finished += 1
-        if end.reason is FinishReason.ERROR:
-            state.fail(InvalidRequestError(end.error or "the request failed"))
-        else:
-            state.finish(end, now)
+    def _leave(self, key: str) -> StreamState | None:
+        """Take a stream down; its key stays taken."""
+        state = self._streams.pop(key, None)
+        if state is not None:
+            del self._keys[state.request_id]
+            self._leaving.add(key)
+            self.num_finished += 1
+        return state
 
-    def _stopped_by_string(self, state: StreamState, stop: str, now: float) -> None:
-        del self._streams[state.request_id]
-        self._end(state, Finished(reason=FinishReason.STOP, stop_reason=stop), now)
-        self._abort([state.request_id])
+    def _push(self, state: StreamState, token: int, now: float) -> bool:
+        """One token to its stream; whether that ended the request here."""
+        try:
+            stop = state.push(token, now)
+        except Exception as error:  # noqa: BLE001 - what one text does to the tokenizer ends one request
+            self._leave(state.key)
+            state.fail(error)
+            return True
+        if stop is None:
+            return False
+        self._leave(state.key)
+        state.finish(Finished(reason=FinishReason.STOP, stop_reason=stop), now)
+        return True
+
+    def _end_elsewhere(self, key: str, end: Finished, now: float) -> None:
+        if state := self._leave(key):
+            if end.reason is FinishReason.ERROR:
+                state.fail(InvalidRequestError(end.error or f"the request failed (request {state.request_id})"))
+            else:
+                state.finish(end, now)
+        self.gone(key)
 
     def check(self) -> None:
-        """Raise BooksError if a request that has ended is still here."""
+        """Raise BooksError unless ids and streams agree and nobody who has ended is still here."""
         ended = [state.request_id for state in self._streams.values() if state.ended]
         if ended:
             raise BooksError(f"requests that have ended are still on the board: {ended}")
+        if sorted(self._keys.values()) != sorted(self._streams):
+            raise BooksError(f"{len(self._keys)} ids are in use, {len(self._streams)} requests are on the board")
+        if both := self._leaving.intersection(self._streams):
+            raise BooksError(f"requests are on the board and leaving it: {sorted(both)}")

@@ -45,7 +45,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         max_model_len: tokens of one request, prompt and output together.
         block_size: tokens in a KV block.
         num_kv_blocks: blocks of the KV cache; or kv_cache_memory: its size in bytes.
-        max_num_running_reqs: requests computed at once.
+        max_num_running_reqs: requests computed at once; None: as many as the runner has rows for.
         max_num_scheduled_tokens: tokens that one step may compute.
         long_prefill_token_threshold: most tokens of one request in a step that serves others; 0: no cap.
         enable_chunked_prefill: whether a prompt may be split over steps.
@@ -64,7 +64,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     block_size: int = 16
     num_kv_blocks: int | None = None
     kv_cache_memory: int | None = None
-    max_num_running_reqs: int = 256
+    max_num_running_reqs: int | None = None
     max_num_scheduled_tokens: int = 2048
     long_prefill_token_threshold: int = 0
     enable_chunked_prefill: bool = True
@@ -84,7 +84,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
 
     def __post_init__(self) -> None:
         at_least("max_waiting", self.max_waiting, 0)
-        for name in ("max_model_len", "kv_cache_memory", "num_threads"):
+        for name in ("max_model_len", "max_num_running_reqs", "kv_cache_memory", "num_threads"):
             if (value := getattr(self, name)) is not None:
                 at_least(name, value, 1)
         if self.num_kv_blocks is not None and self.kv_cache_memory is not None:
@@ -98,8 +98,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
 
     def scheduler(self, **facts: Any) -> SchedulerConfig:
         """The scheduler's part, completed with what the runner says of itself."""
-        shared = {name: getattr(self, name) for name in SchedulerConfig.__struct_fields__ if hasattr(self, name)}
-        return SchedulerConfig(**shared | facts)
+        names = [name for name in SchedulerConfig.__struct_fields__ if getattr(self, name, None) is not None]
+        return SchedulerConfig(**{name: getattr(self, name) for name in names} | facts)
 
 
 def _refuse(name: str, value: object) -> NoReturn:

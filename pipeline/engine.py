@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import anyio
 
-from ..actors import LoopPort
+from ..actors import Ask, LoopPort
 from ..runner.runner import Runner
 from ..runner.runner_actor import RunnerActor
 from ..scheduler.errors import (
@@ -21,11 +22,11 @@ from ..scheduler.errors import (
 )
 from ..scheduler.kv_cache_actor import KVCacheActor
 from ..scheduler.kv_cache_manager import KVCacheManager
-from ..scheduler.messages import Abort
+from ..scheduler.messages import Abort, EngineCoreEvent, ResetPrefixCache
 from ..scheduler.params import SamplingParams, refuse_unbuilt
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.scheduler_actor import SchedulerActor
-from .board import Board
+from .board import MARK, Board
 from .config import EngineConfig
 from .delivery import DeliveryActor
 from .event_log import EventLog, EventStream
@@ -82,24 +83,30 @@ class Engine:
         if self._started:
             raise ConfigError("the engine was entered already; an engine serves one `async with`")
         self._started = True
-        if start := getattr(self.runner, "start", None):
-            await start()
-        self._parts = _Parts(self)
-        await self._parts.pipeline.__aenter__()
+        try:
+            parts = _Parts(self)  # checks the settings against the runner's limits, before weights are read
+            if start := getattr(self.runner, "start", None):
+                await start()
+            await parts.pipeline.__aenter__()
+        except BaseException:
+            await self._close_runner()
+            raise
+        self._parts = parts
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         parts = self._running(dead_too=True)
-        parts.stopped = True
-        parts.board.abort_all(anyio.current_time())
-        parts.events.close()
+        parts.stop()
         try:
             await parts.pipeline.__aexit__(exc_type, exc, tb)
         finally:
-            with anyio.CancelScope(shield=True):
-                await self.runner.aclose()
+            await self._close_runner()
+
+    async def _close_runner(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.runner.aclose()
 
     # --- requests
 
@@ -154,12 +161,20 @@ class Engine:
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream ends with finish reason "abort". Unknown ids are ignored."""
-        self._running().board.abort([request_id], anyio.current_time())
+        parts = self._running()
+        parts.board.abort_id(request_id, parts.port.time())
 
     async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False, and nothing forgotten, while a request holds blocks."""
+        """Forget all cached prefixes; False, and nothing forgotten, while a request is unfinished.
+
+        Waits for steps that are still under way when the last request has ended.
+        """
         parts = self._running()
-        return parts.kv.core.reset_prefix_cache()
+        if len(parts.board):
+            return False
+        reset: Ask[ResetPrefixCache, bool] = Ask(ResetPrefixCache())
+        parts.scheduler.mailbox.control_nowait(reset)
+        return await reset.reply
 
     # --- looking in
 
@@ -169,7 +184,8 @@ class Engine:
         scheduler, kv = parts.scheduler.core.statistics(), parts.kv.core.statistics()
         return EngineStats(
             num_running=scheduler.num_running,
-            num_waiting=len(parts.board) - scheduler.num_running,
+            # The board forgets an aborted request before the scheduler does.
+            num_waiting=max(0, len(parts.board) - scheduler.num_running),
             kv_blocks_total=kv.num_blocks,
             kv_blocks_free=kv.num_free_blocks,
             kv_blocks_cached=kv.num_cached_blocks,
@@ -211,30 +227,33 @@ class Engine:
         parts.port.check_owner()
         request_id = self._request_id(request_id)
         params = self._checked_params(params or SamplingParams(), request_id)
-        prompted = Prompted(
-            request_id=request_id,
-            params=params,
-            arrived=anyio.current_time(),
-            add_special_tokens=add_special_tokens,
-            **_prompt_parts(prompt, request_id),
-            **options,
-        )
-        if prompted.adapter is not None:
-            raise NotBuiltError(f"adapter={prompted.adapter!r} is not supported yet (request {request_id})")
-        if prompted.token_ids is not None:
-            parts.intake.core.check_prompt(prompted.token_ids, request_id)
+        _check_options(request_id=request_id, **options)
+        given = _prompt_parts(prompt, request_id)
+        if "token_ids" in given:
+            parts.intake.core.check_prompt(given["token_ids"], request_id)
         parts.refuse_overload(request_id)
         text = TextBuilder(self.tokenizer, params) if self.tokenizer else None
-        state = StreamState(request_id, params, text, prompted.arrived)
+        state = StreamState(request_id, params, text, parts.port.time())
         parts.board.add(state)
-        parts.intake.prompts.send_nowait(prompted)
+        # There is a place: each holder of one is on the board, or leaving it.
+        parts.intake.prompts.send_nowait(
+            Prompted(
+                request_id=request_id,
+                key=state.key,
+                params=params,
+                arrived=parts.port.time(),
+                add_special_tokens=add_special_tokens,
+                **given,
+                **options,
+            )
+        )
         return RequestStream(state, parts.abort_from_anywhere)
 
     def _request_id(self, request_id: str | None) -> str:
         if request_id is None:
             return f"request-{next(self._ids)}"
-        if not isinstance(request_id, str) or not request_id:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidRequestError(f"request id is {request_id!r}, needed is a string that is not empty")
+        if not isinstance(request_id, str) or not request_id or MARK in request_id:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequestError(f"request id is {request_id!r}, needed is text that is not empty, without NUL")
         return request_id
 
     def _checked_params(self, params: SamplingParams, request_id: str) -> SamplingParams:
@@ -247,7 +266,7 @@ class Engine:
 
     def _running(self, *, dead_too: bool = False) -> _Parts:
         if self._parts is None:
-            raise EngineDeadError("the engine is not started: use `async with engine:`")
+            raise EngineDeadError("the engine is not started, or did not start: use `async with engine:`")
         if self._cause is not None and not dead_too:
             raise EngineDeadError(f"the engine ended: {self._cause!r}") from self._cause
         if self._parts.stopped and not dead_too:
@@ -265,7 +284,7 @@ class Engine:
             return error
 
         parts.board.fail_all(dead)
-        parts.events.close()
+        parts.events.close(dead)
 
 
 class _Parts:
@@ -275,12 +294,12 @@ class _Parts:
         config, info = engine.config, engine.runner.info
         max_model_len = _at_most("max_model_len", config.max_model_len, info.max_model_len)
         num_blocks = _at_most("num_kv_blocks", config.num_kv_blocks, info.num_kv_blocks)
-        _at_most("max_num_running_reqs", config.max_num_running_reqs, info.max_num_running_reqs)
+        rows = _at_most("max_num_running_reqs", config.max_num_running_reqs, info.max_num_running_reqs)
         if config.block_size != info.block_size:
             raise ConfigError(f"block_size is {config.block_size}, the runner's is {info.block_size}")
         self.stopped = False
         self.port = LoopPort()
-        self.max_unfinished = config.max_waiting + config.max_num_running_reqs
+        self.max_unfinished = config.max_waiting + rows
         self.board = Board(self._tell_abort)
         self.events = EventLog()
         depth = config.steps_in_flight
@@ -290,6 +309,7 @@ class _Parts:
         self.kv = KVCacheActor(KVCacheManager(num_blocks, config.block_size, keyed))
         core = Scheduler(
             config.scheduler(
+                max_num_running_reqs=rows,
                 max_model_len=max_model_len,
                 num_kv_blocks=num_blocks,
                 eos_token_ids=info.eos_token_ids,
@@ -320,26 +340,35 @@ class _Parts:
 
     def refuse_overload(self, request_id: str) -> None:
         """Raise EngineOverloadedError when no more requests may wait."""
-        if len(self.board) >= self.max_unfinished:
+        if self.board.num_places >= self.max_unfinished:
             raise EngineOverloadedError(
-                f"{len(self.board)} requests are unfinished, limit is {self.max_unfinished} "
+                f"{self.board.num_places} requests are unfinished, limit is {self.max_unfinished} "
                 f"(max_waiting and max_num_running_reqs together); try again later (request {request_id})"
             )
 
-    def abort_from_anywhere(self, request_id: str) -> None:
+    def stop(self) -> None:
+        """End every request and tell whoever follows; nothing is accepted from now on."""
+        self.stopped = True
+        now = self.port.time()
+        step = self.scheduler.core.statistics().num_steps
+        ended = self.board.abort_all(now)
+        self.events.add([EngineCoreEvent(kind="FINISHED", request_id=r, step=step, time=now) for r in ended])
+        self.events.close()
+
+    def abort_from_anywhere(self, key: str) -> None:
         """Abort a request whose stream was dropped, in whichever thread that happened."""
         if self.port.is_owner:
-            self._abort_one(request_id)
+            self._abort_one(key)
         else:
-            self.port.post(self._abort_one, request_id)
+            self.port.post(self._abort_one, key)
 
-    def _abort_one(self, request_id: str) -> None:
+    def _abort_one(self, key: str) -> None:
         if not self.stopped:
-            self.board.abort([request_id], anyio.current_time())
+            self.board.abort([key], self.port.time())
 
-    def _tell_abort(self, request_ids: list[str]) -> None:
+    def _tell_abort(self, keys: list[str]) -> None:
         if not self.stopped:
-            self.scheduler.mailbox.control_nowait(Abort(request_ids))
+            self.scheduler.mailbox.control_nowait(Abort(keys))
 
 
 def _at_most(name: str, wanted: int | None, limit: int) -> int:
@@ -349,12 +378,27 @@ def _at_most(name: str, wanted: int | None, limit: int) -> int:
 
 
 def _prompt_parts(prompt: Any, request_id: str) -> dict[str, Any]:
-    kind = type(prompt).__name__
     if isinstance(prompt, str):
         return {"text": prompt}
-    if isinstance(prompt, Sequence) and all(type(token) is int for token in cast("Sequence[Any]", prompt)):
-        return {"token_ids": [*cast("Sequence[int]", prompt)]}
-    raise InvalidRequestError(f"prompt is {kind}, needed is text or a list of token ids (request {request_id})")
+    if isinstance(prompt, bytes | bytearray | dict | set) or not hasattr(prompt, "__iter__"):
+        kind = type(prompt).__name__  # pyright: ignore[reportUnknownArgumentType]
+        raise InvalidRequestError(f"prompt is {kind}, needed is text or a list of token ids (request {request_id})")
+    tokens = [*prompt]
+    for place, token in enumerate(tokens):
+        if isinstance(token, bool) or not hasattr(token, "__index__"):
+            raise InvalidRequestError(f"prompt[{place}] is {token!r}, needed is a token id (request {request_id})")
+    return {"token_ids": [*map(operator.index, tokens)]}
+
+
+def _check_options(
+    *, request_id: str, priority: int = 0, cache_salt: str | None = None, adapter: str | None = None
+) -> None:
+    if not isinstance(priority, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequestError(f"priority is {priority!r}, needed is a whole number (request {request_id})")
+    if cache_salt is not None and not isinstance(cache_salt, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequestError(f"cache_salt is {cache_salt!r}, needed is text or None (request {request_id})")
+    if adapter is not None:
+        raise NotBuiltError(f"adapter={adapter!r} is not supported yet (request {request_id})")
 
 
 def _replace(params: SamplingParams, **changes: Any) -> SamplingParams:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from weakref import WeakSet
+
+import msgspec
 
 from ..actors import Signal
 from ..scheduler.messages import EngineCoreEvent
+from .board import public_id
 
 # Events that a slow follower may leave unread; beyond them the oldest are dropped and counted.
 UNREAD_LIMIT = 100_000
@@ -20,6 +23,7 @@ class EventStream:
         self._unread: deque[EngineCoreEvent] = deque(maxlen=UNREAD_LIMIT)
         self._news = Signal()
         self._closed = False
+        self._error: BaseException | None = None
         self.num_dropped = 0  # events lost because this follower was too slow
 
     def add(self, events: Iterable[EngineCoreEvent]) -> None:
@@ -29,9 +33,9 @@ class EventStream:
             self._unread.append(event)
         self._news.set()
 
-    def close(self) -> None:
-        """Nothing more will come."""
-        self._closed = True
+    def close(self, error: BaseException | None = None) -> None:
+        """Nothing more will come; the follower gets the error, if there is one, after what is unread."""
+        self._closed, self._error = True, error
         self._news.set()
 
     def __aiter__(self) -> EventStream:
@@ -40,9 +44,15 @@ class EventStream:
     async def __anext__(self) -> EngineCoreEvent:
         while not self._unread:
             if self._closed:
+                self._raise_error()
                 raise StopAsyncIteration
             await self._news.wait()
         return self._unread.popleft()
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
 
 class EventLog:
@@ -59,11 +69,17 @@ class EventLog:
 
     def add(self, events: list[EngineCoreEvent]) -> None:
         """News for all followers."""
-        if events:
+        if events and self._followers:
+            named = [_by_public_id(event) for event in events]
             for follower in self._followers:
-                follower.add(events)
+                follower.add(named)
 
-    def close(self) -> None:
-        """Nothing more will come."""
-        for follower in self._followers:
-            follower.close()
+    def close(self, make_error: Callable[[], BaseException] | None = None) -> None:
+        """Nothing more will come; each follower gets an error of its own, if there is one."""
+        for follower in list(self._followers):
+            follower.close(make_error() if make_error else None)
+
+
+def _by_public_id(event: EngineCoreEvent) -> EngineCoreEvent:
+    request_id = public_id(event.request_id)
+    return event if request_id == event.request_id else msgspec.structs.replace(event, request_id=request_id)

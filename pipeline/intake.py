@@ -24,6 +24,7 @@ class Prompted(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt as it was given: text or tokens."""
 
     request_id: str
+    key: str  # the request's name inside the engine
     text: str | None = None
     token_ids: list[int] | None = None
     add_special_tokens: bool = True
@@ -53,7 +54,7 @@ class Intake:
         token_ids = self._token_ids(prompted)
         self.check_prompt(token_ids, prompted.request_id)
         return Request(
-            request_id=prompted.request_id,
+            request_id=prompted.key,
             prompt_token_ids=token_ids,
             sampling_params=prompted.params,
             priority=prompted.priority,
@@ -118,15 +119,17 @@ class IntakeActor(Actor):
         threads = anyio.CapacityLimiter(1)
         async with anyio.create_task_group() as tasks:
             async for prompted in self.prompts:
-                if prompted.size <= LONG_PROMPT:
-                    self._submit(prompted.request_id, self._request(prompted))
+                if self._board.get(prompted.key) is None:  # aborted already: not worth the work
+                    self._board.gone(prompted.key)
+                elif prompted.size <= LONG_PROMPT:
+                    self._submit(prompted.key, self._request(prompted))
                 else:
                     tasks.start_soon(self._submit_long, prompted, threads)
         self._submits.close()
 
     async def _submit_long(self, prompted: Prompted, threads: anyio.CapacityLimiter) -> None:
         request = await anyio.to_thread.run_sync(self._request, prompted, limiter=threads)
-        self._submit(prompted.request_id, request)
+        self._submit(prompted.key, request)
 
     def _request(self, prompted: Prompted) -> Request | Exception:
         try:
@@ -134,12 +137,13 @@ class IntakeActor(Actor):
         except Exception as error:  # noqa: BLE001 - whatever a prompt does to the tokenizer is its request's end
             return error
 
-    def _submit(self, request_id: str, request: Request | Exception) -> None:
-        stream = self._board.get(request_id)
+    def _submit(self, key: str, request: Request | Exception) -> None:
+        stream = self._board.get(key)
         if stream is None:  # aborted while it was on its way
+            self._board.gone(key)
             return
         if isinstance(request, Exception):
-            self._board.fail(request_id, request)
+            self._board.fail(key, request)
             return
-        stream.prompt_token_ids = request.prompt_token_ids
+        stream.prompt_token_ids = list(request.prompt_token_ids)  # the reader's own: it may write to it
         self._submits.send_nowait(Submit(request))

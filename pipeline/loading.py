@@ -15,6 +15,8 @@ from .tokenizer import Tokenizer
 # is imported; a setting that is there already is left alone.
 OPENMP_SPINS = "2000"
 
+DEFAULT_ROWS = 256  # requests computed at once
+
 
 def load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
     """The runner and the tokenizer of ``config.model``.
@@ -34,7 +36,7 @@ def load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
         block_size=config.block_size,
         num_kv_blocks=config.num_kv_blocks,
         kv_cache_memory=config.kv_cache_memory,
-        max_num_running_reqs=config.max_num_running_reqs,
+        max_num_running_reqs=config.max_num_running_reqs or DEFAULT_ROWS,
         num_threads=config.num_threads,
     )
     return runner, Tokenizer.from_source(source)

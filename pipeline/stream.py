@@ -24,6 +24,7 @@ class StreamState:
 
     def __init__(self, request_id: str, params: SamplingParams, text: TextBuilder | None, arrived: float) -> None:
         self.request_id = request_id
+        self.key = request_id  # its name inside the engine; the board may choose another
         self.params = params
         self.prompt_token_ids: list[int] = []
         self.num_cached_tokens = 0
@@ -63,11 +64,14 @@ class StreamState:
             return None
         return self._feed_text()
 
+    def announce(self, end: Finished) -> None:
+        """Say how the request is about to end, before its last tokens: the text of a stop token is not shown."""
+        by_token = end.reason is FinishReason.STOP and not isinstance(end.stop_reason, str)
+        self._hidden = int(by_token and not self.params.include_stop_str_in_output)
+
     def finish(self, end: Finished, now: float) -> None:
         """The request's one end."""
         self.end, self._finished = end, now
-        by_token = end.reason is FinishReason.STOP and not isinstance(end.stop_reason, str)
-        self._hidden = int(by_token and not self.params.include_stop_str_in_output)
         self.news.set()
 
     def fail(self, error: BaseException) -> None:
@@ -81,13 +85,11 @@ class StreamState:
         """What is new, as the request's output kind says; None if nothing is. Raises the error."""
         if self._closed:
             return None
-        if self.error is not None:
+        unread = self._num_taken < len(self._tokens) and self.params.output_kind != "final"
+        if self.error is not None and not unread:
             self._closed = True
             raise self.error
-        final_only = self.params.output_kind == "final"
-        if not self.ended and (final_only or self._num_taken == len(self._tokens)):
-            return None
-        return self._output()
+        return self._output() if unread or self.end is not None else None
 
     @property
     def exhausted(self) -> bool:
@@ -95,7 +97,7 @@ class StreamState:
         return self._closed
 
     def _output(self) -> RequestOutput:
-        finished = self._closed = self.ended
+        finished = self._closed = self.end is not None
         new_text = self._take_text(finished)
         new_tokens = self._tokens[self._num_taken :]
         self._num_taken = len(self._tokens)
@@ -198,4 +200,4 @@ class RequestStream:
 
     def _drop(self) -> None:
         if not self._state.ended:
-            self._abort(self._state.request_id)
+            self._abort(self._state.key)

@@ -26,9 +26,9 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     vocab_size: int
     max_model_len: int
-    block_size: int
     num_kv_blocks: int
-    max_num_running_reqs: int
+    block_size: int = 16
+    max_num_running_reqs: int = 256
     eos_token_ids: tuple[int, ...] = ()
     capabilities: frozenset[str] = frozenset()
     weights_id: str = ""

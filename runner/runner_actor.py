@@ -9,7 +9,10 @@ import anyio
 from ..actors import Actor, Channel
 from ..scheduler.messages import StepDone
 from ..scheduler.plan import ModelRunnerOutput, SchedulerOutput
+from .result_check import check_result
 from .runner import Runner
+
+UnderWay = tuple[SchedulerOutput, Awaitable[ModelRunnerOutput]]
 
 
 class RunnerActor(Actor):
@@ -23,7 +26,9 @@ class RunnerActor(Actor):
         super().__init__("runner")
         self.runner = runner
         self.plans: Channel[SchedulerOutput] = self.mailbox.lane("plans", steps_in_flight)
-        self._under_way: Channel[Awaitable[ModelRunnerOutput]] = Channel(steps_in_flight, name="steps under way")
+        self._under_way: Channel[tuple[SchedulerOutput, Awaitable[ModelRunnerOutput]]] = Channel(
+            steps_in_flight, name="steps under way"
+        )
         self._deliver: Callable[[StepDone], None] | None = None
 
     def deliver_to(self, deliver: Callable[[StepDone], None]) -> None:
@@ -34,11 +39,13 @@ class RunnerActor(Actor):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._collect)
             async for plan in self.plans.leases():
-                self._under_way.send_nowait(self.runner.submit(plan))
+                self._under_way.send_nowait((plan, self.runner.submit(plan)))
             self._under_way.close()
 
     async def _collect(self) -> None:
         assert self._deliver is not None
-        async for step in self._under_way:
-            self._deliver(StepDone(await step))
+        async for plan, step in self._under_way:
+            output = await step
+            check_result(plan, output, self.runner.info.vocab_size)
+            self._deliver(StepDone(output))
             self.plans.settle()

@@ -8,6 +8,7 @@ number is drawn for each token and looked up in the cumulative distribution.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,11 +36,7 @@ def sample(logits: torch.Tensor, rows: RowTables, sampled: IntArray, outputs: In
     tokens: IntArray = logits.argmax(-1).numpy()
     (random,) = np.nonzero(rows.temperature[sampled] > 0)
     if len(random):
-        chosen = sampled[random]
-        wide = logits if len(random) == len(sampled) else logits[torch.from_numpy(random)]
-        scaled = wide.float().div_(torch.from_numpy(rows.temperature[chosen]).unsqueeze(1))
-        numbers = uniform(rows.seed[chosen], FIRST_COMPLETION, outputs[random])
-        tokens[random] = _draw(scaled, torch.from_numpy(numbers), rows.top_k[chosen], rows.top_p[chosen])
+        tokens[random] = _draw(_Draws.of(logits, rows, sampled, outputs, random))
     return tokens
 
 
@@ -50,47 +47,75 @@ def _forbid_early_ends(logits: torch.Tensor, rows: RowTables, sampled: IntArray,
         logits[i, torch.from_numpy(rows.end_ids[sampled[i]])] = -torch.inf
 
 
-def _draw(
-    logits: torch.Tensor, numbers: torch.Tensor, top_k: NDArray[np.int64], top_p: NDArray[np.float32]
-) -> NDArray[np.int64]:
-    """Sample rows of scaled logits, float32 [rows, vocabulary], with uniform numbers, float64 [rows]."""
-    vocabulary = logits.shape[1]
-    limit = torch.from_numpy(np.where(top_k > 0, np.minimum(top_k, vocabulary), vocabulary)).unsqueeze(1)
-    mass = torch.from_numpy(top_p).unsqueeze(1)
-    if int(limit.min()) == vocabulary and float(mass.min()) == 1.0:
-        return _look_up(torch.softmax(logits, -1), numbers).numpy()
-    kept, ids = _filter(logits, limit, mass, _first_try(limit, mass, vocabulary))
-    return ids.gather(1, _look_up(kept, numbers).unsqueeze(1)).squeeze(1).numpy()
+class _Draws(NamedTuple):
+    """Choices to make, a row each."""
+
+    logits: torch.Tensor  # float32 [rows, vocabulary], divided by the temperature
+    numbers: torch.Tensor  # float64 [rows], uniform
+    limit: torch.Tensor  # int64 [rows], how many of the likeliest tokens are kept, at most the vocabulary
+    mass: torch.Tensor  # float32 [rows], the share of these that is kept
+
+    @classmethod
+    def of(
+        cls, logits: torch.Tensor, rows: RowTables, sampled: IntArray, outputs: IntArray, random: IntArray
+    ) -> _Draws:
+        """The draws of the samples with these indices."""
+        chosen, vocabulary = sampled[random], logits.shape[1]
+        wide = logits.float() if len(random) == len(sampled) else logits[torch.from_numpy(random)].float()
+        top_k = rows.top_k[chosen]
+        return cls(
+            logits=wide.div_(torch.from_numpy(rows.temperature[chosen]).unsqueeze(1)),
+            numbers=torch.from_numpy(uniform(rows.seed[chosen], FIRST_COMPLETION, outputs[random])),
+            limit=torch.from_numpy(np.where(top_k > 0, np.minimum(top_k, vocabulary), vocabulary)),
+            mass=torch.from_numpy(rows.top_p[chosen]),
+        )
+
+    def where(self, mask: torch.Tensor) -> _Draws:
+        """Some of the rows."""
+        return self if bool(mask.all()) else _Draws(*(column[mask] for column in self))
 
 
-def _first_try(limit: torch.Tensor, mass: torch.Tensor, vocabulary: int) -> int:
-    """How many of the likeliest tokens to look at, so that no row needs more, or hardly ever."""
-    if ((limit == vocabulary) & (mass == 1.0)).any():
-        return vocabulary
-    bounded = torch.where(mass < 1.0, limit.clamp(max=CANDIDATES), limit)
-    return int(bounded.max())
+def _draw(draws: _Draws) -> NDArray[np.int64]:
+    """Tokens with all that is kept of the vocabulary; rows that keep it all need no order of it."""
+    vocabulary = draws.logits.shape[1]
+    tokens = torch.empty(len(draws.limit), dtype=torch.int64)
+    whole = (draws.limit == vocabulary) & (draws.mass == 1.0)
+    if whole.any():
+        plain = draws.where(whole)
+        tokens[whole] = _look_up(torch.softmax(plain.logits, -1), plain.numbers)
+    if not whole.all():
+        tokens[~whole] = _draw_likeliest(draws.where(~whole))
+    return tokens.numpy()
 
 
-def _filter(
-    logits: torch.Tensor, limit: torch.Tensor, mass: torch.Tensor, count: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keep the ``limit`` likeliest tokens, then the fewest of these that hold ``mass``; at least one.
+def _draw_likeliest(draws: _Draws) -> torch.Tensor:
+    """Look at a few of the likeliest tokens, and again at all for the rows that need more."""
+    vocabulary = draws.logits.shape[1]
+    count = min(int(torch.where(draws.limit < vocabulary, draws.limit, CANDIDATES).max()), CANDIDATES, vocabulary)
+    tokens, short = _cut(draws, count)
+    if short.any():
+        tokens[short], _ = _cut(draws.where(short), vocabulary)
+    return tokens
+
+
+def _cut(draws: _Draws, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keep the ``limit`` likeliest tokens, of these the fewest that hold ``mass``, at least one; choose.
 
     Returns:
-        probabilities, not normalized, 0 for what is cut, and token ids: both [rows, count or vocabulary].
+        int64 [rows], tokens; bool [rows], for which rows ``count`` tokens were too few to say.
     """
-    vocabulary = logits.shape[1]
-    best, ids = _likeliest(logits, count)
-    outside = torch.arange(best.shape[1]) >= limit
-    best = best.masked_fill(outside, -torch.inf)
-    # Where every token within the limit is at hand they are the whole, else the vocabulary is.
-    whole = torch.where(limit <= count, best.logsumexp(-1, keepdim=True), logits.logsumexp(-1, keepdim=True))
-    probabilities = (best - whole).exp_()
-    reached = probabilities.double().cumsum(-1)
-    if count < vocabulary and bool(((reached[:, -1:] < mass) & (limit > count)).any()):
-        return _filter(logits, limit, mass, vocabulary)
+    best, ids = _likeliest(draws.logits, count)
+    limit, mass = draws.limit.unsqueeze(1), draws.mass.unsqueeze(1)
+    best = best.masked_fill(torch.arange(count) >= limit, -torch.inf)
+    # Shares of what the limit keeps, for which it must all be at hand or be the vocabulary.
+    total = torch.where(limit <= count, best.logsumexp(-1, keepdim=True), draws.logits.logsumexp(-1, keepdim=True))
+    shares = (best - total).exp_()
+    reached = shares.double().cumsum(-1)
     # A token is kept while those before it do not hold the mass yet.
-    return probabilities.masked_fill_(reached - probabilities >= mass, 0.0), ids
+    kept = shares.masked_fill(reached - shares >= mass, 0.0)
+    tokens = ids.gather(1, _look_up(kept, draws.numbers).unsqueeze(1)).squeeze(1)
+    short = (limit > count) & ((limit < draws.logits.shape[1]) | (reached[:, -1:] < mass))
+    return tokens, short.squeeze(1)
 
 
 def _likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

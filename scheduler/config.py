@@ -54,6 +54,13 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.num_kv_blocks is not None:
             at_least("num_kv_blocks", self.num_kv_blocks, 1)
         at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        if not self.enable_chunked_prefill and self.long_prefill_token_threshold:
+            raise ConfigError(
+                f"long_prefill_token_threshold ({self.long_prefill_token_threshold}) splits prompts, "
+                "which enable_chunked_prefill=False forbids"
+            )
+        if not isinstance(self.policy, str | Policy):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"policy is {self.policy!r}, needed is a name or an object with the methods of Policy")
         if not 0.0 <= self.watermark < 1.0:
             raise ConfigError(f"watermark is {self.watermark}, the limits are 0 and below 1")
         if not self.enable_chunked_prefill and self.max_num_scheduled_tokens < self.max_model_len:

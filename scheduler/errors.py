@@ -6,6 +6,7 @@ CallboardError                 everything that this project raises on purpose
 ├── InvalidRequestError        a request can never be served as it was asked for
 ├── EngineOverloadedError      the waiting room is full: the same request may be sent again later
 ├── EngineDeadError            the engine ended with an error, which is its __cause__
+├── RunnerError                a runner gave a result that cannot be right
 ├── NotBuiltError              asked for a feature that this version refuses
 └── BooksError                 an audit found counts that do not agree (a fault of ours)
 
@@ -23,6 +24,7 @@ __all__ = [
     "InvalidRequestError",
     "ModelLoadError",
     "NotBuiltError",
+    "RunnerError",
 ]
 
 
@@ -40,6 +42,10 @@ class InvalidRequestError(CallboardError, ValueError):
 
 class NotBuiltError(InvalidRequestError):
     """The request names a feature that this version refuses rather than ignores."""
+
+
+class RunnerError(CallboardError):
+    """A runner gave a result that cannot be right; it ends the engine."""
 
 
 class EngineOverloadedError(CallboardError):

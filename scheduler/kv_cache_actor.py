@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..actors import Actor, Ask
 from .kv_cache_manager import KVCacheManager
-from .messages import Granted, Reserve
+from .messages import Granted, Reserve, ResetPrefixCache
 
 
 class KVCacheActor(Actor):
@@ -17,10 +17,17 @@ class KVCacheActor(Actor):
         self.wants = self.mailbox.lane("reserve", 1)
 
     async def run(self) -> None:
-        ask: Ask[Reserve, Granted]
+        ask: Ask[Reserve | ResetPrefixCache, Granted | bool]
         async for ask in self.wants:
             try:
-                ask.reply.set_result(self.core.reserve(ask.message))
+                ask.reply.set_result(self._answer(ask.message))
             except BaseException as error:
                 ask.reply.set_error(error)
                 raise
+
+    def _answer(self, message: Reserve | ResetPrefixCache) -> Granted | bool:
+        match message:
+            case Reserve():
+                return self.core.reserve(message)
+            case ResetPrefixCache():
+                return self.core.reset_prefix_cache()

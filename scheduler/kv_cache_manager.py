@@ -161,7 +161,8 @@ class KVCacheManager:
         if not self.enable_prefix_caching:
             return
         table.keys.extend(digests)
-        for index in range(table.published, num_full_blocks):
+        # Whoever makes no keys has nothing to publish.
+        for index in range(table.published, min(num_full_blocks, len(table.keys))):
             self._pool.publish(table.blocks[index], table.keys[index])
         table.published = max(table.published, num_full_blocks)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from .config import SchedulerConfig
 from .errors import InvalidRequestError
+from .params import refuse_unbuilt
 from .request import Request
 
 TOKEN_LIMIT = 2**31  # tables hold tokens as 32-bit numbers
@@ -15,6 +16,7 @@ PRIORITY_LIMIT = 2**63  # the widest whole number that a record may hold
 
 def refuse_invalid(request: Request, config: SchedulerConfig, pool_blocks: int | None) -> None:
     """Raise InvalidRequestError for a request that can never be served."""
+    refuse_unbuilt(request.sampling_params, request.request_id)
     count, limit = len(request.prompt_token_ids), config.max_model_len - 1
     if not count:
         raise InvalidRequestError(f"prompt has no tokens, at least 1 is needed (request {request.request_id})")

@@ -38,6 +38,10 @@ class StepDone(msgspec.Struct, frozen=True, tag=True):
     output: ModelRunnerOutput
 
 
+class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True):
+    """Forget all cached prefixes, if nobody holds a block; asked of the scheduler, and by it of the KV cache."""
+
+
 # --- to the KV cache
 
 

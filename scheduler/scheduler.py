@@ -83,7 +83,9 @@ class Scheduler:
         self._note("QUEUED", request.request_id, now)
 
     def abort(self, request_ids: str | Iterable[str], now: float = 0.0) -> list[str]:
-        """End requests at once; returns the ids that were alive."""
+        """End requests at once; returns the ids that were alive. Not between ``propose`` and ``commit``."""
+        if self._draft is not None:
+            raise BooksError(f"abort of {request_ids} came between propose and commit of a step")
         wanted = [request_ids] if isinstance(request_ids, str) else request_ids
         states = [state for req_id in dict.fromkeys(wanted) if (state := self._requests.get(req_id))]
         self._finish([(state, Finished(reason=FinishReason.ABORT)) for state in states], now)
@@ -141,9 +143,11 @@ class Scheduler:
 
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
         """Apply a step's result; what it says of requests that are gone is dropped."""
-        if output.step != plan.step:
-            raise BooksError(f"the result of step {output.step} came for step {plan.step}")
-        self._completed = max(self._completed, plan.step)
+        if output.step != plan.step or plan.step <= self._completed:
+            raise BooksError(
+                f"the result of step {output.step} came for step {plan.step}, after that of step {self._completed}"
+            )
+        self._completed = plan.step
         req_ids: list[str] = []
         token_ids: list[IntArray] = []
         cached: dict[str, int] = {}
@@ -244,7 +248,7 @@ class Scheduler:
         return grown
 
     def _without_losers(self, draft: Draft, granted: Granted, now: float) -> tuple[IntArray, IntArray]:
-        """The draft without requests that were preempted, that got no blocks, or that are gone."""
+        """The draft without requests that were preempted or that got no blocks."""
         if not granted.stalled and not granted.preempted:
             return draft.rows, draft.num_tokens
         losers = granted.stalled.union(granted.preempted)
@@ -329,14 +333,18 @@ class Scheduler:
         self._finish(ends, now)
 
     def _end_of(self, row: int) -> list[tuple[RequestState, Finished]]:
-        state = self._requests[self._table.ids[row]]
-        end = stops.check_token(
-            state.request,
-            self._table.outputs(row),
-            at_limit=bool(self._table.known[row] >= self._table.limit[row]),
-            eos_token_ids=self.config.eos_token_ids,
-            rules=self._rules,
-        )
+        table, state = self._table, self._requests[self._table.ids[row]]
+        try:
+            end = stops.check_token(
+                state.request,
+                table.tokens[row, table.prompt[row] : table.known[row]],
+                at_limit=bool(table.known[row] >= table.limit[row]),
+                eos_token_ids=self.config.eos_token_ids,
+                rules=self._rules,
+            )
+        except Exception as error:  # noqa: BLE001 - a rule that fails ends its request and nobody else's
+            text = f"a stop rule failed: {error!r} (request {state.request_id})"
+            end = Finished(reason=FinishReason.ERROR, error=text)
         return [(state, end)] if end else []
 
     def _outputs(self, req_ids: list[str], token_ids: IntArray, cached: dict[str, int]) -> EngineCoreOutputs:
@@ -354,8 +362,7 @@ class Scheduler:
             self._give_up(state)
             state.status = STATUS_OF_REASON[end.reason]
             del self._requests[state.request_id]
-            if end.reason is not FinishReason.ABORT:
-                self._ended[state.request_id] = end
+            self._ended[state.request_id] = end
             self._num_finished += 1
             self._finished_ids.add(state.request_id)
             self._note("FINISHED", state.request_id, now)

@@ -7,13 +7,13 @@ from typing import Any
 
 import anyio
 
-from ..actors import Actor, Channel
+from ..actors import Actor, Ask, Channel
 from .errors import InvalidRequestError
-from .messages import Abort, EngineCoreOutputs, StepDone, Submit
+from .messages import Abort, EngineCoreOutputs, ResetPrefixCache, StepDone, Submit
 from .plan import SchedulerOutput
 from .scheduler import NOTHING_GRANTED, Scheduler
 
-SchedulerControl = Abort | StepDone
+SchedulerControl = Abort | StepDone | Ask[ResetPrefixCache, bool]
 
 
 class SchedulerActor(Actor):
@@ -43,6 +43,7 @@ class SchedulerActor(Actor):
         self.submits: Channel[Submit] = self.mailbox.lane("submit", max_waiting)
         self._reserve, self._plans, self._outputs = reserve, plans, outputs
         self._in_flight: deque[SchedulerOutput] = deque()
+        self._resets: list[Ask[ResetPrefixCache, bool]] = []
         self.mailbox.watch_room(plans)
         self.mailbox.watch_room(outputs)
 
@@ -50,7 +51,7 @@ class SchedulerActor(Actor):
         while True:
             self._apply_what_arrived(anyio.current_time())
             await self._plan_while_there_is_room()
-            await self._release_when_idle()
+            await self._when_idle()
             if self._is_done():
                 return
             await self.wait()
@@ -78,6 +79,8 @@ class SchedulerActor(Actor):
             case StepDone(output=output):
                 outputs = self.core.update_from_output(self._in_flight.popleft(), output, now)
                 self._outputs.send_nowait(outputs)
+            case Ask() as reset:
+                self._resets.append(reset)
 
     async def _plan_while_there_is_room(self) -> None:
         while self._plans.has_room and self._outputs_have_room():
@@ -94,9 +97,14 @@ class SchedulerActor(Actor):
         """Whether each step in flight would find a place for its outputs, and one more."""
         return len(self._outputs) + len(self._in_flight) < self._outputs.capacity
 
-    async def _release_when_idle(self) -> None:
-        if not self._in_flight and self.core.owes_release:
+    async def _when_idle(self) -> None:
+        """Between steps: give back what nobody else will, then answer who wants the cache emptied."""
+        if self._in_flight:
+            return
+        if self.core.owes_release:
             await self.ask(self._reserve, self.core.take_releases())
+        while self._resets:
+            self._resets.pop().reply.set_result(await self.ask(self._reserve, ResetPrefixCache()))
 
     def _is_done(self) -> bool:
         return self.submits.closed and not self._in_flight and not self.core.num_unfinished

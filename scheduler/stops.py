@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .messages import Finished
 from .request import FinishReason, Request
 
@@ -16,8 +19,8 @@ class StopRule(Protocol):
         """Whether the rule wants to see this request's tokens at all."""
         ...
 
-    def check(self, request: Request, output_token_ids: Sequence[int]) -> Finished | None:
-        """The request's end, if the last of these tokens is its last."""
+    def check(self, request: Request, output_token_ids: NDArray[np.int32]) -> Finished | None:
+        """The request's end, if the last of these tokens is its last; the array is a view and not to be written."""
         ...
 
 
@@ -27,8 +30,8 @@ class StopTokens:
     def applies_to(self, request: Request) -> bool:
         return bool(request.sampling_params.stop_token_ids)
 
-    def check(self, request: Request, output_token_ids: Sequence[int]) -> Finished | None:
-        last = output_token_ids[-1]
+    def check(self, request: Request, output_token_ids: NDArray[np.int32]) -> Finished | None:
+        last = int(output_token_ids[-1])
         if last in (request.sampling_params.stop_token_ids or ()):
             return Finished(reason=FinishReason.STOP, stop_reason=last)
         return None
@@ -36,7 +39,7 @@ class StopTokens:
 
 def check_token(
     request: Request,
-    output_token_ids: Sequence[int],
+    output_token_ids: NDArray[np.int32],
     *,
     at_limit: bool,
     eos_token_ids: tuple[int, ...],
@@ -47,7 +50,7 @@ def check_token(
     The first rule is the request's stop tokens; a stop that is also the last permitted token
     is a stop.
     """
-    if output_token_ids[-1] in eos_token_ids and not request.sampling_params.ignore_eos:
+    if int(output_token_ids[-1]) in eos_token_ids and not request.sampling_params.ignore_eos:
         return Finished(reason=FinishReason.STOP)
     for rule in rules:
         if rule.applies_to(request) and (end := rule.check(request, output_token_ids)):

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from callboard.actors import Actor, ActorStoppedError, Ask, CallboardError, Channel
+from callboard.actors import Actor, ActorStoppedError, Ask, CallboardError, Channel, ChannelClosedError
 
 
 class Oracle(Actor):
@@ -46,6 +46,19 @@ async def test_an_ask_raises_the_error_that_answers_it_and_waits_for_nothing_aft
             await asker.ask(oracle.questions, 0)
         oracle.questions.close()
     assert asker.status().waiting_for == ""
+
+
+async def test_an_answer_that_says_closed_is_not_taken_for_the_asked_actors_end():
+    questions = Actor("oracle").mailbox.lane("questions", 1)
+    asker = Actor("asker", sends_to=[questions])
+
+    async def answer() -> None:
+        (await questions.receive()).reply.set_error(ChannelClosedError("elsewhere"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answer)
+        with pytest.raises(ChannelClosedError, match="channel 'elsewhere' is closed"):
+            await asker.ask(questions, 6)
 
 
 async def test_a_cancelled_ask_or_wait_leaves_no_trace_in_the_status():

@@ -157,13 +157,13 @@ async def test_sending_with_room_takes_no_turn_of_the_loop():
 
 
 async def test_iterating_over_a_long_lane_lets_others_run_and_a_cancel_through():
-    channel, got = full(1000), []
+    channel = full(1000)
     with anyio.CancelScope() as scope:
         scope.cancel()
         async for item in channel:
-            got.append(item)
+            last = item
     assert scope.cancelled_caught
-    assert got == list(range(16))
+    assert last == 15
     assert channel.receive_nowait() == 16
 
 

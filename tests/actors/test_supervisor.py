@@ -171,13 +171,16 @@ async def test_a_callback_that_comes_after_the_failure_is_called_at_once():
 async def test_a_callback_that_raises_keeps_the_cause_from_nobody():
     error, called = OSError("gone"), []
     now, fail = failing_later(error)
-    async with Supervisor([Player("other"), Player("runner", fail)], raise_on_exit=False) as supervisor:
-        supervisor.on_failure(lambda cause: 1 / 0)
-        supervisor.on_failure(called.append)
-        now.set_result(None)
-        await anyio.wait_all_tasks_blocked()
-        assert called == [error]
-        assert states(supervisor) == {"other": "stopped", "runner": "failed"}
+    supervisor = Supervisor([Player("other"), Player("runner", fail)], raise_on_exit=False)
+    supervisor.on_failure(lambda cause: 1 / 0)
+    supervisor.on_failure(called.append)
+    with capture_logs() as logs:
+        async with supervisor:
+            now.set_result(None)
+            await anyio.wait_all_tasks_blocked()
+            assert called == [error]
+            assert states(supervisor) == {"other": "stopped", "runner": "failed"}
+    assert [log["event"] for log in logs] == ["a failure callback raised"]
 
 
 async def test_an_error_after_the_cause_is_logged_and_not_raised():

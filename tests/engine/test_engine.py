@@ -5,6 +5,7 @@ import gc
 
 import anyio
 import anyio.to_thread
+import numpy as np
 import pytest
 from anyio.lowlevel import checkpoint
 
@@ -19,8 +20,9 @@ from callboard import (
     SamplingParams,
 )
 from callboard.actors import WrongLoopError
-from callboard.runner import SimulatedRunner
+from callboard.runner import RunnerInfo, SimulatedRunner
 from callboard.runner.toy_model import toy_tokens
+from callboard.scheduler import ModelRunnerOutput
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -204,7 +206,9 @@ BAD_REQUESTS = [
     ([-1, 5], {}, "prompt token id is -1, limits are 0 and 99"),
     ("text", {}, "no tokenizer"),
     (None, {}, "prompt is NoneType"),
-    ([1.5], {}, "needed is text or a list of token ids"),
+    ([1, 1.5], {}, r"prompt\[1\] is 1.5, needed is a token id"),
+    (b"hello", {}, "prompt is bytes"),
+    ([True], {}, r"prompt\[0\] is True"),
     ([1], {"stop_token_ids": [100]}, "stop_token_ids is 100, limits are 0 and 99"),
     ([1], {"stop": ["x"]}, "stop strings need a tokenizer"),
 ]
@@ -359,3 +363,154 @@ async def test_diagnose_names_what_each_actor_waits_for():
         assert "waits for outputs" in lines["delivery"]
         assert "plans 0/2" in lines["runner"]
         await stream.aclose()
+
+
+async def test_an_id_that_is_used_again_right_after_its_abort_never_gets_the_old_tokens():
+    async with make(steps_in_flight=3, max_num_running_reqs=2) as engine:
+        for turns in range(60):
+            engine.generate([1, 2, 3], greedy(max_tokens=50), request_id="a")
+            for _ in range(turns % 7):
+                await checkpoint()
+            await engine.abort("a")
+            again = engine.generate([4, 5, 6], greedy(max_tokens=4), request_id="a")
+            tokens = [token async for output in again for token in output.outputs[0].token_ids]
+            assert tokens == toy_tokens([4, 5, 6], 4, 100)
+        await idle(engine)
+
+
+async def test_submitting_and_aborting_in_a_storm_overloads_but_never_ends_the_engine():
+    async with make(max_num_running_reqs=2, max_waiting=0) as engine:
+        refused = 0
+        for number in range(500):
+            try:
+                stream = engine.generate([number % 100, *PROMPT], greedy())
+            except EngineOverloadedError:
+                refused += 1
+                await checkpoint()
+                continue
+            if number % 3:
+                await engine.abort(stream.request_id)
+            else:
+                assert [output async for output in stream][-1].finished
+        assert refused
+        await idle(engine)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_stream_that_is_dropped_in_a_callback_of_the_loop_aborts_its_request(anyio_backend: str):
+    async with make() as engine:
+        held = [engine.generate(PROMPT, greedy(max_tokens=90))]
+        asyncio.get_running_loop().call_soon(held.clear)
+        await idle(engine)
+
+
+async def test_a_stream_that_is_dropped_in_a_thread_aborts_its_request():
+    async with make() as engine:
+        held = [engine.generate(PROMPT, greedy(max_tokens=90))]
+        await anyio.to_thread.run_sync(held.clear)
+        await idle(engine)
+
+
+async def test_tokens_that_came_before_the_engines_end_are_read_before_its_error():
+    async with make(faults={5: RuntimeError("gone")}) as engine:
+        stream = engine.generate(PROMPT, greedy(max_tokens=50))
+        while not engine._cause:
+            await checkpoint()
+        tokens = (await anext(stream)).outputs[0].token_ids
+        assert len(tokens) >= 3
+        assert tokens == toy_tokens(PROMPT, len(tokens), 100)
+        with pytest.raises(EngineDeadError, match="gone"):
+            await anext(stream)
+
+
+async def test_followers_of_events_get_the_cause_of_the_engines_end():
+    async with make(faults={3: RuntimeError("gone")}) as engine:
+        events = engine.events()
+        with pytest.raises(EngineDeadError):
+            await engine.complete(PROMPT, greedy())
+        with pytest.raises(EngineDeadError, match="gone"):
+            async for event in events:
+                assert event.kind in ("QUEUED", "SCHEDULED")
+
+
+async def test_what_a_reader_writes_to_its_output_changes_nothing_in_the_engine():
+    async with make(num_kv_blocks=12, max_num_running_reqs=3) as engine:
+        prompts = [[n, *PROMPT] for n in range(3)]
+        streams = [engine.generate(prompt, greedy(max_tokens=12)) for prompt in prompts]
+        got: list[list[int]] = [[], [], []]
+        for stream, tokens in zip(streams, got, strict=True):
+            async for output in stream:
+                tokens.extend(output.outputs[0].token_ids)
+                output.prompt_token_ids[:] = [99] * 6
+        assert got == [toy_tokens(prompt, 12, 100) for prompt in prompts]
+
+
+async def test_resetting_the_prefix_cache_waits_for_steps_under_way_but_not_for_requests():
+    async with make() as engine:
+        await engine.complete(list(range(1, 30)), greedy())
+        assert await engine.reset_prefix_cache()
+        stream = engine.generate(PROMPT, greedy(max_tokens=90))
+        assert not await engine.reset_prefix_cache()
+        await stream.aclose()
+        assert await engine.reset_prefix_cache()
+
+
+async def test_a_start_that_fails_closes_the_runner():
+    class Started(SimulatedRunner):
+        closed = 0
+
+        async def start(self) -> None:
+            raise OSError("no such device")
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    runner = Started(num_kv_blocks=64)
+    with pytest.raises(OSError, match="no such device"):
+        async with Engine(runner=runner):
+            raise AssertionError("the engine started")
+    assert runner.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({"token_ids": [100]}, r"tokens from 100 to 100 in step \d, limits are 0 and 99"),
+        ({"token_ids": [1, 2]}, r"gave 2 tokens in step \d, 1 requests sample"),
+        ({}, r"gave no token in step \d"),
+        ({"sampled_token_ids": {"request-0": [-1]}}, "tokens from -1 to -1"),
+        ({"step": 7, "token_ids": [1]}, r"the result of step 7 for step \d"),
+    ],
+    ids=str,
+)
+async def test_a_runner_that_gives_what_cannot_be_right_ends_the_engine_by_name(result: dict, message: str):
+    class Wrong(SimulatedRunner):
+        async def execute(self, plan, submitted):
+            fields = {"step": plan.step} | result
+            if "token_ids" in fields:
+                fields["token_ids"] = np.array(fields["token_ids"])
+            return ModelRunnerOutput(**fields)
+
+    async with Engine(runner=Wrong(vocab_size=100)) as engine:
+        with pytest.raises(EngineDeadError, match=message):
+            await engine.complete(PROMPT, greedy())
+
+
+async def test_a_runner_of_ones_own_needs_only_what_the_contract_names():
+    class Echo:
+        info = RunnerInfo(
+            vocab_size=100, max_model_len=64, num_kv_blocks=32, eos_token_ids=(2,), capabilities=frozenset()
+        )
+
+        def submit(self, plan, grammar=None):
+            async def step() -> ModelRunnerOutput:
+                ids = [r for r, samples in zip(plan.req_ids, plan.samples, strict=True) if samples]
+                return ModelRunnerOutput(step=plan.step, sampled_token_ids={r: [7] for r in ids})
+
+            return step()
+
+        async def aclose(self) -> None:
+            pass
+
+    async with Engine(runner=Echo()) as engine:
+        assert (await engine.complete([1, 2], greedy(max_tokens=3))).outputs[0].token_ids == [7, 7, 7]

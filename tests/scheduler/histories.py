@@ -80,8 +80,7 @@ class History:
         if self.to_come and r.random() < 0.4:
             self._submit()
         if self.requests and r.random() < 0.03:
-            for req_id in self.scheduler.abort(r.choice(list(self.requests))):
-                self.ends[req_id] = "abort"
+            self.scheduler.abort(r.choice(list(self.requests)))
         if len(self.under_way) < self.depth and r.random() < 0.7:
             self._plan()
         elif self.under_way:

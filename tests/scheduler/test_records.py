@@ -77,6 +77,7 @@ RECORDS: list[msgspec.Struct] = [
     REQUEST,
     Submit(REQUEST),
     Abort(["a", "b"]),
+    messages.ResetPrefixCache(),
     StepDone(RESULT),
     RELEASE,
     PUBLISH,

@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 from play import E, Play, ToyPlay, some
 
-from callboard.scheduler import SchedulerOutput
+from callboard.scheduler import Finished, FinishReason, SchedulerOutput
 from callboard.scheduler.errors import BooksError
 
 DEPTHS = [1, 2, 3, 4]
@@ -74,13 +74,14 @@ def test_each_of_ten_delivers_until_it_is_aborted():
     assert [len(play.tokens[str(index)]) for index in order] == list(range(10))
 
 
-def test_an_abort_between_launch_and_result_is_an_abort_and_gives_nothing():
+def test_an_abort_between_launch_and_result_is_an_abort_and_gives_no_token():
     play = Play(blocks=10)
     play.add("a", 20, max_tokens=1)
     plan = play.plan()
     play.scheduler.abort("a")
     outputs = play.apply(plan)
-    assert (outputs.req_ids, outputs.finished) == ([], {})
+    assert outputs.req_ids == []
+    assert outputs.finished == {"a": Finished(reason=FinishReason.ABORT)}
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])

@@ -156,12 +156,12 @@ def test_after_an_abort_of_all_one_empty_plan_carries_the_ids():
     assert play.plan().is_empty
 
 
-def test_an_aborted_request_has_no_second_end():
+def test_an_aborted_request_has_one_end():
     play = Play()
     play.add("a", 10, max_tokens=1)
     plan = play.plan()
     play.scheduler.abort("a")
-    assert play.apply(plan).finished == {}
+    assert play.apply(plan).finished == {"a": Finished(reason=FinishReason.ABORT)}
     assert play.scheduler.take_outputs() is None
 
 

@@ -104,6 +104,22 @@ def test_a_flat_distribution_over_a_large_vocabulary_is_not_cut_short() -> None:
     assert CANDIDATES * 4 * 0.85 < tokens.max() < CANDIDATES * 4 * 0.9 + 1
 
 
+def test_a_top_k_beyond_the_first_look_is_kept_to() -> None:
+    logits = torch.zeros(4 * CANDIDATES)
+    logits[: 2 * CANDIDATES] += 1
+    tokens = draw(logits, SamplingParams(top_k=2 * CANDIDATES, seed=1), range(1000))
+    assert CANDIDATES * 1.9 < tokens.max() < 2 * CANDIDATES
+    halved = draw(logits, SamplingParams(top_k=2 * CANDIDATES, top_p=0.25, seed=1), range(1000))
+    assert len(set(halved.tolist())) <= CANDIDATES // 2 + 1
+
+
+def test_rows_with_and_without_cuts_are_drawn_side_by_side() -> None:
+    settings = [SamplingParams(seed=5), SamplingParams(seed=5, top_k=2), SamplingParams(seed=5, top_p=0.3)]
+    rows, alone = tables(*settings), [draw(LOGITS, one, range(200)).tolist() for one in settings]
+    together = [sample(LOGITS.repeat(3, 1), rows, np.arange(3), np.full(3, i)).tolist() for i in range(200)]
+    assert [list(tokens) for tokens in zip(*together, strict=True)] == alone
+
+
 def test_a_peaked_distribution_over_a_large_vocabulary_needs_its_likeliest_tokens_only() -> None:
     logits = torch.full((4 * CANDIDATES,), -20.0)
     logits[[5, 4000, 17]] = torch.tensor([0.5, 0.3, 0.2]).log()

@@ -1,0 +1,30 @@
+"""What a runner gives back is looked at once, where it comes in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..scheduler.errors import NotBuiltError, RunnerError
+from ..scheduler.plan import ModelRunnerOutput, SchedulerOutput
+
+
+def check_result(plan: SchedulerOutput, output: ModelRunnerOutput, vocab_size: int) -> None:
+    """Raise RunnerError for a result that does not belong to the plan, or holds tokens that do not exist."""
+    if output.step != plan.step:
+        raise RunnerError(f"the runner gave the result of step {output.step} for step {plan.step}")
+    for name in ("draft_token_ids", "logprobs", "prompt_logprobs", "failed_block_ids"):
+        if getattr(output, name):
+            raise NotBuiltError(f"the runner gave {name} in step {plan.step}, which is not supported yet")
+    wanted = int(plan.samples.sum())
+    token_ids = output.token_ids
+    if token_ids is None:
+        token_ids = np.array([t for tokens in (output.sampled_token_ids or {}).values() for t in tokens], np.int64)
+        if wanted and not len(token_ids):
+            raise RunnerError(f"the runner gave no token in step {plan.step}, {wanted} requests sample")
+    elif len(token_ids) != wanted:
+        raise RunnerError(f"the runner gave {len(token_ids)} tokens in step {plan.step}, {wanted} requests sample")
+    if len(token_ids) and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < vocab_size:
+        raise RunnerError(
+            f"the runner gave tokens from {token_ids.min()} to {token_ids.max()} in step {plan.step}, "
+            f"limits are 0 and {vocab_size - 1}"
+        )
