@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 
 import anyio
 
@@ -41,6 +41,13 @@ class RunnerActor(Actor):
             async for plan in self.plans.leases():
                 self._under_way.send_nowait((plan, self.runner.submit(plan)))
             self._under_way.close()
+
+    async def on_stop(self) -> None:
+        """Steps that were submitted and will not be awaited: a coroutine among them is closed."""
+        while len(self._under_way):
+            _, step = self._under_way.receive_nowait()
+            if isinstance(step, Coroutine):
+                step.close()
 
     async def _collect(self) -> None:
         assert self._deliver is not None
