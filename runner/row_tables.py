@@ -59,7 +59,7 @@ class RowTables:
         row, count = new.row, len(new.token_ids)
         self.tokens[row, :count] = new.token_ids
         self.known[row] = count
-        self.blocks[row] = 0
+        self.blocks[row] = 0  # what pads a shorter row beside a longer one is masked; this way it is also one block
         self.num_blocks[row] = 0
         self.grow(row, new.block_ids)
         self._fill_sampling(row, new.req_id, new.sampling_params)

@@ -31,13 +31,13 @@ async def ours(count: int, context: int, new: int, threads: int) -> float:
     """Tokens per second from the moment when all requests have their first token."""
     params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
     firsts: list[float] = []
-    lasts: list[float] = []
+    arrivals: list[tuple[float, int]] = []  # when, and how many tokens
 
     async def one(engine: Engine, prompt: list[int]) -> None:
         async for output in engine.generate(prompt, params):
-            timings = output.timings
-        firsts.append(timings.first_token)
-        lasts.append(timings.finished)
+            arrivals.append((time.perf_counter(), len(output.outputs[0].token_ids)))
+            if output.usage.completion_tokens == len(output.outputs[0].token_ids):
+                firsts.append(arrivals[-1][0])
 
     engine = Engine.from_pretrained("smollm2", max_model_len=2048, max_num_running_reqs=32, num_threads=threads)
     async with engine:
@@ -45,14 +45,9 @@ async def ours(count: int, context: int, new: int, threads: int) -> float:
         async with anyio.create_task_group() as tasks:
             for prompt in prompts(count, context, count):
                 tasks.start_soon(one, engine, prompt)
-    # Requests that are admitted first decode while later prompts are computed: count from the last start.
-    began = max(firsts)
-    return _tokens_after(began, firsts, lasts, new) / (max(lasts) - began)
-
-
-def _tokens_after(began: float, firsts: list[float], lasts: list[float], new: int) -> float:
-    """Tokens of all requests after a moment, each request's taken as evenly spaced."""
-    return sum((new - 1) * (last - began) / (last - first) for first, last in zip(firsts, lasts, strict=True))
+    began = max(firsts)  # before that some steps still computed prompts
+    last = max(when for when, _ in arrivals)
+    return sum(tokens for when, tokens in arrivals if when > began) / (last - began)
 
 
 def theirs(model: object, count: int, context: int, new: int) -> float:
