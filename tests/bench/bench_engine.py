@@ -1,6 +1,6 @@
 """Decode speed through the whole engine, beside transformers' generate, in one run.
 
-python tests/bench/bench_engine.py [--context 256] [--new 64] [--rounds 3] [--threads 2] [--no-peer]
+python tests/bench/bench_engine.py [--context 256] [--new 64] [--rounds 3] [--threads 2]
 
 Each round runs both, one after the other; the table has the median of the rounds and of the
 ratios within a round. The first tokens are not counted: the rate is that of decoding.
@@ -9,11 +9,14 @@ ratios within a round. The first tokens are not counted: the rate is that of dec
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import random
 import statistics
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -50,7 +53,22 @@ async def ours(count: int, context: int, new: int, threads: int) -> float:
     return sum(tokens for when, tokens in arrivals if when > began) / (last - began)
 
 
-def theirs(model: object, count: int, context: int, new: int) -> float:
+_model: Any = None
+
+
+def load_peer(threads: int) -> None:
+    """Runs in the peer's own process: two torch thread pools in one process slow each other down."""
+    global _model  # noqa: PLW0603 - the process serves one model
+    import torch
+    from conftest import make_reference_model
+
+    from callboard.runner.model_source import resolve_model
+
+    torch.set_num_threads(threads)
+    _model = make_reference_model(resolve_model("smollm2"))
+
+
+def theirs(count: int, context: int, new: int) -> float:
     """transformers' generate on one static batch; the time of the prompt's pass is taken off."""
     import torch
 
@@ -58,9 +76,9 @@ def theirs(model: object, count: int, context: int, new: int) -> float:
     settings = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None, "attention_mask": torch.ones_like(ids)}
     with torch.inference_mode():
         began = time.perf_counter()
-        model.generate(ids, max_new_tokens=1, **settings)
+        _model.generate(ids, max_new_tokens=1, **settings)
         first = time.perf_counter()
-        model.generate(ids, max_new_tokens=new, **settings)
+        _model.generate(ids, max_new_tokens=new, **settings)
         last = time.perf_counter()
     return count * (new - 1) / ((last - first) - (first - began))
 
@@ -71,26 +89,18 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-peer", action="store_true")
     args = parser.parse_args()
-    model = None
-    if not args.no_peer:
-        import torch
-        from conftest import make_reference_model
-
-        from callboard.runner.model_source import resolve_model
-
-        torch.set_num_threads(args.threads)
-        model = make_reference_model(resolve_model("smollm2"))
     print(f"context {args.context}, {args.new} new tokens, {args.threads} threads, float32, median of {args.rounds}")
-    for count in (1, 8, 32):
-        pairs = []
-        for _ in range(args.rounds):
-            mine = anyio.run(ours, count, args.context, args.new, args.threads)
-            pairs.append((mine, theirs(model, count, args.context, args.new) if model else float("nan")))
-        mine, peer = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
-        ratio = statistics.median(pair[0] / pair[1] for pair in pairs)
-        print(f"{count:3} requests: callboard {mine:6.1f} tokens/s, transformers {peer:6.1f}, ratio {ratio:.2f}")
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, initializer=load_peer, initargs=(args.threads,)) as peer:
+        for count in (1, 8, 32):
+            pairs: list[tuple[float, float]] = []
+            for _ in range(args.rounds):
+                mine = anyio.run(ours, count, args.context, args.new, args.threads)
+                pairs.append((mine, peer.submit(theirs, count, args.context, args.new).result()))
+            mine, other = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
+            ratio = statistics.median(pair[0] / pair[1] for pair in pairs)
+            print(f"{count:3} requests: callboard {mine:6.1f} tokens/s, transformers {other:6.1f}, ratio {ratio:.2f}")
 
 
 if __name__ == "__main__":
