@@ -275,8 +275,12 @@ class Engine:
 
     def end_with(self, cause: BaseException) -> None:
         """Hand the one cause of the engine's end to every waiter; called by the supervisor."""
+        if self._parts is not None and self._parts.stopped:  # what falls while an engine stops is no death
+            return
         self._cause = cause
-        parts = self._running(dead_too=True)
+        if self._parts is None:  # it failed while it started, which raises the cause by itself
+            return
+        parts = self._parts
 
         def dead() -> EngineDeadError:
             error = EngineDeadError(f"the engine ended: {cause!r}")

@@ -146,4 +146,5 @@ class IntakeActor(Actor):
             self._board.fail(key, request)
             return
         stream.prompt_token_ids = list(request.prompt_token_ids)  # the reader's own: it may write to it
+        stream.num_prompt_tokens = len(request.prompt_token_ids)
         self._submits.send_nowait(Submit(request))

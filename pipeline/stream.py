@@ -26,7 +26,8 @@ class StreamState:
         self.request_id = request_id
         self.key = request_id  # its name inside the engine; the board may choose another
         self.params = params
-        self.prompt_token_ids: list[int] = []
+        self.prompt_token_ids: list[int] = []  # handed to the reader, who may write to it
+        self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
         self.end: Finished | None = None
         self.error: BaseException | None = None
@@ -121,7 +122,7 @@ class StreamState:
 
     def _usage(self) -> Usage:
         return Usage(
-            prompt_tokens=len(self.prompt_token_ids),
+            prompt_tokens=self.num_prompt_tokens,
             completion_tokens=len(self._tokens),
             cached_tokens=self.num_cached_tokens,
         )

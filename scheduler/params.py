@@ -101,7 +101,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidRequestError(f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}")
         if self.output_kind not in ("delta", "cumulative", "final"):
             raise InvalidRequestError(f"output_kind is {self.output_kind!r}, known are 'delta', 'cumulative', 'final'")
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidRequestError(f"{name} is {getattr(self, name)!r}, needed is True or False")
         _stop_strings(self.stop)
+        if not isinstance(self.stop_token_ids, list | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequestError(f"stop_token_ids is {self.stop_token_ids!r}, needed is a list of token ids")
         for token in self.stop_token_ids or ():
             _whole("stop_token_ids", token, 0, 2**31)
 

@@ -239,6 +239,8 @@ BAD_PARAMS = [
     {"stop_token_ids": [-1]},
     {"output_kind": "words"},
     {"n": 0},
+    {"ignore_eos": "yes"},
+    {"stop_token_ids": 5},
 ]
 
 
@@ -515,3 +517,17 @@ async def test_a_runner_of_ones_own_needs_only_what_the_contract_names():
 
     async with Engine(runner=Echo()) as engine:
         assert (await engine.complete([1, 2], greedy(max_tokens=3))).outputs[0].token_ids == [7, 7, 7]
+
+
+@pytest.mark.parametrize("turns", range(30))
+async def test_stopping_at_any_moment_is_no_death_of_the_engine(turns: int):
+    async with make() as engine:
+        events = engine.events()
+        engine.generate(PROMPT, greedy(), request_id="r")
+        stream = engine.generate(PROMPT, greedy(), request_id="s")
+        for _ in range(turns):
+            await checkpoint()
+    assert "FINISHED" in [event.kind async for event in events]
+    assert [output async for output in stream][-1].finished
+    with pytest.raises(EngineDeadError, match="has stopped"):
+        engine.generate(PROMPT)
