@@ -18,9 +18,14 @@ def check_result(plan: SchedulerOutput, output: ModelRunnerOutput, vocab_size: i
     wanted = int(plan.samples.sum())
     token_ids = output.token_ids
     if token_ids is None:
+        if unknown := set(output.sampled_token_ids or ()).difference(plan.req_ids):
+            raise RunnerError(f"the runner gave tokens for {sorted(unknown)} in step {plan.step}, not in the plan")
         token_ids = np.array([t for tokens in (output.sampled_token_ids or {}).values() for t in tokens], np.int64)
         if wanted and not len(token_ids):
             raise RunnerError(f"the runner gave no token in step {plan.step}, {wanted} requests sample")
+    elif token_ids.dtype.kind != "i" or token_ids.ndim != 1:
+        kind = f"{token_ids.ndim}-dimensional {token_ids.dtype}"
+        raise RunnerError(f"the runner gave a {kind} array in step {plan.step}, needed are whole numbers in a row")
     elif len(token_ids) != wanted:
         raise RunnerError(f"the runner gave {len(token_ids)} tokens in step {plan.step}, {wanted} requests sample")
     if len(token_ids) and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < vocab_size:

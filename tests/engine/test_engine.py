@@ -480,6 +480,8 @@ async def test_a_start_that_fails_closes_the_runner():
     [
         ({"token_ids": [100]}, r"tokens from 100 to 100 in step \d, limits are 0 and 99"),
         ({"token_ids": [1, 2]}, r"gave 2 tokens in step \d, 1 requests sample"),
+        ({"token_ids": [1.5]}, "1-dimensional float64 array"),
+        ({"sampled_token_ids": {"nobody": [7]}}, r"tokens for \['nobody'\]"),
         ({}, r"gave no token in step \d"),
         ({"sampled_token_ids": {"request-0": [-1]}}, "tokens from -1 to -1"),
         ({"step": 7, "token_ids": [1]}, r"the result of step 7 for step \d"),
