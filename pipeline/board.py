@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 
 from ..scheduler.errors import BooksError, InvalidRequestError
@@ -36,6 +37,7 @@ class Board:
         self._streams: dict[str, StreamState] = {}
         self._keys: dict[str, str] = {}  # request id -> key, of those on the board
         self._leaving: set[str] = set()  # keys of requests that ended here and not yet elsewhere
+        self._numbers = itertools.count()
         self.num_finished = 0
 
     def __len__(self) -> int:
@@ -51,12 +53,15 @@ class Board:
         """Put up a request and choose its key. Raises InvalidRequestError if its id is in use."""
         if state.request_id in self._keys:
             raise InvalidRequestError(f"request id {state.request_id!r} is in use by a request that is alive")
-        key, number = state.request_id, 0
-        while key in self._leaving:
-            number += 1
-            key = f"{state.request_id}{MARK}{number}"
+        key = state.request_id
+        if key in self._leaving:
+            key = f"{key}{MARK}{next(self._numbers)}"
         state.key = self._keys[state.request_id] = key
         self._streams[key] = state
+
+    def has_id(self, request_id: str) -> bool:
+        """Whether an unfinished request has this id."""
+        return request_id in self._keys
 
     def get(self, key: str) -> StreamState | None:
         """The stream of an unfinished request."""

@@ -251,7 +251,8 @@ class Engine:
 
     def _request_id(self, request_id: str | None) -> str:
         if request_id is None:
-            return f"request-{next(self._ids)}"
+            made = (f"request-{number}" for number in self._ids)
+            return next(name for name in made if not self._running().board.has_id(name))
         if not isinstance(request_id, str) or not request_id or MARK in request_id:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidRequestError(f"request id is {request_id!r}, needed is text that is not empty, without NUL")
         return request_id

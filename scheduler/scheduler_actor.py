@@ -99,6 +99,8 @@ class SchedulerActor(Actor):
 
     async def _when_idle(self) -> None:
         """Between steps: give back what nobody else will, then answer who wants the cache emptied."""
+        while self._resets and self.core.num_unfinished:  # not while a request may hold blocks
+            self._resets.pop().reply.set_result(False)
         if self._in_flight:
             return
         if self.core.owes_release:

@@ -533,3 +533,28 @@ async def test_stopping_at_any_moment_is_no_death_of_the_engine(turns: int):
     assert [output async for output in stream][-1].finished
     with pytest.raises(EngineDeadError, match="has stopped"):
         engine.generate(PROMPT)
+
+
+async def test_an_id_that_is_made_is_never_one_that_a_user_has_given():
+    async with make() as engine:
+        mine = engine.generate(PROMPT, greedy(), request_id="request-0")
+        made = engine.generate(PROMPT, greedy())
+        assert made.request_id not in ("", mine.request_id)
+        assert [output async for output in made][-1].finished
+
+
+async def test_resetting_the_prefix_cache_is_answered_under_traffic():
+    async with make() as engine:
+        engine.runner.gate.close()
+        await engine.generate(PROMPT, greedy(), request_id="gone").aclose()
+        answers: list[bool] = []
+
+        async def reset() -> None:
+            answers.append(await engine.reset_prefix_cache())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(reset)
+            stream = engine.generate(PROMPT, greedy())
+            engine.runner.gate.open()
+            assert [output async for output in stream][-1].finished
+        assert answers in ([True], [False])
