@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -10,7 +9,6 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-import anyio.abc
 import anyio.lowlevel
 import msgspec
 import structlog
@@ -19,6 +17,7 @@ from .actor import Actor, ActorStatus
 from .errors import ActorStoppedError, CallboardError
 from .graph import refuse_cycles
 from .reply import Reply
+from .tasks import is_cancelled, outlast, start_apart, stray_cancel
 
 log = structlog.get_logger("callboard.actors")
 
@@ -32,6 +31,10 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
 
 class Supervisor:
     """Owns the tasks of a set of actors.
+
+    No cancel scope of the host reaches them: the host may be cancelled and still talk to its
+    actors while it cleans up, and several supervisors may be left in any order, in any task of
+    the loop.
 
     When an actor fails, its error is noted as ``failure`` with the actor's name, the callbacks
     are called at once, and the other actors are cancelled. The host's own task goes on; leaving
@@ -71,11 +74,10 @@ class Supervisor:
         self._restart = restart or {}
         self._restarted: dict[str, list[float]] = {name: [] for name in names}
         self._callbacks: list[Callable[[BaseException], None]] = []
-        self._tasks: anyio.abc.TaskGroup | None = None
+        self._entered = False
         self._scopes: list[anyio.CancelScope] = []
-        self._alive: set[str] = set()
+        self._alive: dict[str, Reply[None]] = {}  # actor -> its end
         self._returned: set[str] = set()
-        self._one_ended = anyio.Event()  # replaced when it is set, so that everyone who waits sees it
 
     def on_failure(self, callback: Callable[[BaseException], None]) -> None:
         """Call ``callback`` with the cause as soon as an actor has failed; at once if one has."""
@@ -84,13 +86,12 @@ class Supervisor:
             _call(callback, self.failure)
 
     async def __aenter__(self) -> Self:
-        if self._tasks is not None:
+        if self._entered:
             raise CallboardError("the supervisor was entered already; it serves one `async with`")
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
+        self._entered = True
         try:
             for actor in self.actors:
-                await self._start(self._tasks, actor)
+                await self._start(actor)
         except BaseException:
             await self.__aexit__(*sys.exc_info())
             raise
@@ -99,16 +100,13 @@ class Supervisor:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        assert self._tasks is not None
         late = None
         try:
             await self.cancel()
         except ActorStoppedError as error:
             late = error
         finally:
-            # The body's own error is not shown to the task group, which would wrap it in a group.
-            self._tasks.cancel_scope.cancel()
-            await self._tasks.__aexit__(None, None, None)
+            await outlast(*self._alive.values())
         cause = (self.failure if self._raise_on_exit else None) or late
         if exc is None and cause is not None:
             raise cause
@@ -144,12 +142,15 @@ class Supervisor:
 
     # --- an actor's task
 
-    async def _start(self, tasks: anyio.abc.TaskGroup, actor: Actor) -> None:
+    async def _start(self, actor: Actor) -> None:
         started: Reply[None] = Reply()
         scope = anyio.CancelScope()
         self._scopes.append(scope)  # before the task's first turn: a cancel may come earlier
-        self._alive.add(actor.name)
-        tasks.start_soon(self._live, actor, scope, started, name=f"actor {actor.name}")
+        self._alive[actor.name] = ended = Reply[None]()
+        start_apart(
+            self._live, actor, scope, started, name=f"actor {actor.name}",
+            at_end=lambda: self._bury(actor, started, ended),
+        )  # fmt: skip
         await started
         if self.failure is not None:  # this actor's, or that of one started before
             raise self.failure
@@ -164,25 +165,23 @@ class Supervisor:
             self._fail(actor, error)
         except cancelled as error:
             actor.enter("stopped")
-            if scope.cancel_called or _is_cancelled():
+            if scope.cancel_called or is_cancelled():
                 raise
-            # It awaited a task or future that others cancelled. Raised on, this would cancel the host.
-            self._fail(actor, _stray_cancel(actor, error))
+            # It awaited a task or future that others cancelled: nobody asked for its end.
+            self._fail(actor, stray_cancel(f"actor {actor.name!r}", error))
         except BaseExceptionGroup as group:  # trio bundles an error with the cancel that it met
             cancels, errors = group.split(cancelled)
             if cancels is None or not isinstance(errors, Exception):
                 raise
             self._fail(actor, errors)
             raise cancels from None
-        finally:
-            self._bury(actor, started)
 
     async def _lives(self, actor: Actor, started: Reply[None]) -> None:
         while True:
             try:
                 await self._life(actor, started)
             except Exception as error:
-                if _is_cancelled() or not self._may_restart(actor):
+                if is_cancelled() or not self._may_restart(actor):
                     raise
                 log.warning("actor restarts", actor=actor.name, error=repr(error))
             else:
@@ -216,13 +215,14 @@ class Supervisor:
         if limit.cancelled_caught:
             log.error("on_stop was cut off", actor=actor.name, seconds=self._cancel_timeout)
 
-    def _bury(self, actor: Actor, started: Reply[None]) -> None:
+    def _bury(self, actor: Actor, started: Reply[None], ended: Reply[None]) -> None:
+        if actor.status().state not in ("stopped", "failed"):
+            self._fail(actor, stray_cancel(f"actor {actor.name!r}", None))
         actor.mailbox.close(self.failure)
-        self._alive.discard(actor.name)
+        del self._alive[actor.name]
         if not started.done():
             started.set_result(None)
-        self._one_ended.set()
-        self._one_ended = anyio.Event()
+        ended.set_result(None)
 
     def _close_what_nobody_feeds(self, returned: Actor) -> None:
         """Pass the end on. A failed or cancelled actor does not: its readers would take that for success."""
@@ -236,8 +236,8 @@ class Supervisor:
     # --- ends
 
     async def _all_ended(self) -> None:
-        while self._alive:
-            await self._one_ended.wait()
+        for ended in list(self._alive.values()):
+            await ended
 
     def _cancel_all(self) -> None:
         for scope in self._scopes:
@@ -263,17 +263,6 @@ class Supervisor:
         for callback in list(self._callbacks):
             _call(callback, cause)
         self._cancel_all()
-
-
-def _is_cancelled() -> bool:
-    """Whether a scope around the caller was cancelled."""
-    return anyio.current_effective_deadline() == -math.inf
-
-
-def _stray_cancel(actor: Actor, cancelled: BaseException) -> ActorStoppedError:
-    error = ActorStoppedError(f"actor {actor.name!r} was cancelled, and not by its supervisor")
-    error.__cause__ = cancelled
-    return error
 
 
 def _call(callback: Callable[[BaseException], None], cause: BaseException) -> None:

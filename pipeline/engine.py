@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import anyio
+import structlog
 
 from ..actors import Ask, LoopPort
+from ..actors.tasks import finish
 from ..runner.runner import Runner
 from ..runner.runner_actor import RunnerActor
 from ..scheduler.errors import (
@@ -38,6 +39,10 @@ from .text import TextBuilder
 from .tokenizer import Tokenizer
 
 Message = dict[str, Any]
+log: Any = structlog.get_logger(__name__)
+
+# Seconds that a runner may take to close: it may have to wait for the step that it is at.
+CLOSE_LIMIT = 90.0
 
 
 class Engine:
@@ -105,8 +110,8 @@ class Engine:
             await self._close_runner()
 
     async def _close_runner(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await self.runner.aclose()
+        if not await finish(self.runner.aclose, seconds=CLOSE_LIMIT, name="close runner"):
+            log.error("runner_does_not_close", runner=type(self.runner).__name__, waited_seconds=CLOSE_LIMIT)
 
     # --- requests
 
@@ -161,7 +166,7 @@ class Engine:
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream ends with finish reason "abort". Unknown ids are ignored."""
-        parts = self._running()
+        parts = self._owned()
         parts.board.abort_id(request_id, parts.port.time())
 
     async def reset_prefix_cache(self) -> bool:
@@ -169,7 +174,7 @@ class Engine:
 
         Waits for steps that are still under way when the last request has ended.
         """
-        parts = self._running()
+        parts = self._owned()
         if len(parts.board):
             return False
         reset: Ask[ResetPrefixCache, bool] = Ask(ResetPrefixCache())
@@ -200,7 +205,7 @@ class Engine:
 
     def events(self) -> EventStream:
         """Follow what happens to requests, from now on; ends when the engine stops."""
-        return self._running().events.follow()
+        return self._owned().events.follow()
 
     def check(self) -> None:
         """Audit every core; raises BooksError, with the numbers, if any count does not agree."""
@@ -223,8 +228,7 @@ class Engine:
         add_special_tokens: bool = True,
         **options: Any,
     ) -> RequestStream:
-        parts = self._running()
-        parts.port.check_owner()
+        parts = self._owned()
         request_id = self._request_id(request_id)
         params = self._checked_params(params or SamplingParams(), request_id)
         _check_options(request_id=request_id, **options)
@@ -247,7 +251,7 @@ class Engine:
                 **options,
             )
         )
-        return RequestStream(state, parts.abort_from_anywhere)
+        return RequestStream(state, parts.abort_from_anywhere, parts.port)
 
     def _request_id(self, request_id: str | None) -> str:
         if request_id is None:
@@ -273,6 +277,11 @@ class Engine:
         if self._parts.stopped and not dead_too:
             raise EngineDeadError("the engine has stopped")
         return self._parts
+
+    def _owned(self) -> _Parts:
+        parts = self._running()
+        parts.port.check_owner()
+        return parts
 
     def end_with(self, cause: BaseException) -> None:
         """Hand the one cause of the engine's end to every waiter; called by the supervisor."""
@@ -306,7 +315,7 @@ class _Parts:
         self.port = LoopPort()
         self.max_unfinished = config.max_waiting + rows
         self.board = Board(self._tell_abort)
-        self.events = EventLog()
+        self.events = EventLog(self.port)
         depth = config.steps_in_flight
         self.delivery = DeliveryActor(self.board, self.events, steps_in_flight=depth)
         self.runner = RunnerActor(engine.runner, steps_in_flight=depth)

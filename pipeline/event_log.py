@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from ..actors import Signal
+from ..actors import LoopPort, Signal
 from ..scheduler.messages import EngineCoreEvent
 from .board import public_id
 
@@ -19,7 +19,8 @@ UNREAD_LIMIT = 100_000
 class EventStream:
     """An async iterator of events from the moment it was made; ends with the engine."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: LoopPort) -> None:
+        self._port = port
         self._unread: deque[EngineCoreEvent] = deque(maxlen=UNREAD_LIMIT)
         self._news = Signal()
         self._closed = False
@@ -42,6 +43,7 @@ class EventStream:
         return self
 
     async def __anext__(self) -> EngineCoreEvent:
+        self._port.check_owner()  # elsewhere the wake-up would not arrive
         while not self._unread:
             if self._closed:
                 self._raise_error()
@@ -58,12 +60,13 @@ class EventStream:
 class EventLog:
     """Hands events to all followers; without any it costs nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: LoopPort) -> None:
+        self._port = port
         self._followers: WeakSet[EventStream] = WeakSet()
 
     def follow(self) -> EventStream:
         """A new follower."""
-        stream = EventStream()
+        stream = EventStream(self._port)
         self._followers.add(stream)
         return stream
 

@@ -7,6 +7,7 @@ import anyio.to_thread
 import msgspec
 
 from ..actors import Actor, Channel
+from ..actors.tasks import no_quiet_end
 from ..runner.runner import RunnerInfo
 from ..scheduler.errors import InvalidRequestError
 from ..scheduler.hashing import extend_keys, root_key
@@ -124,7 +125,7 @@ class IntakeActor(Actor):
                 elif prompted.size <= LONG_PROMPT:
                     self._submit(prompted.key, self._request(prompted))
                 else:
-                    tasks.start_soon(self._submit_long, prompted, threads)
+                    tasks.start_soon(no_quiet_end, "the tokenizing of a prompt", self._submit_long, prompted, threads)
         self._submits.close()
 
     async def _submit_long(self, prompted: Prompted, threads: anyio.CapacityLimiter) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from ..actors import Signal
+from ..actors import LoopPort, Signal
 from ..scheduler.messages import Finished
 from ..scheduler.params import SamplingParams
 from ..scheduler.request import FinishReason
@@ -159,12 +159,13 @@ class RequestStream:
 
     The request is aborted when the stream is closed, left as a context manager, or dropped
     before its end. A read may be cancelled or time out and be made again: no token is lost.
-    One reader at a time.
+    One reader at a time, in the engine's event loop: reading anywhere else raises WrongLoopError.
     """
 
-    def __init__(self, state: StreamState, abort: Callable[[str], None]) -> None:
+    def __init__(self, state: StreamState, abort: Callable[[str], None], port: LoopPort) -> None:
         self._state = state
         self._abort = abort
+        self._port = port
 
     @property
     def request_id(self) -> str:
@@ -175,6 +176,7 @@ class RequestStream:
         return self
 
     async def __anext__(self) -> RequestOutput:
+        self._port.check_owner()  # elsewhere the wake-up would not arrive
         state = self._state
         while True:
             output = state.take()

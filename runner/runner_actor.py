@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 import anyio
 
 from ..actors import Actor, Channel
+from ..actors.tasks import no_quiet_end
 from ..scheduler.messages import StepDone
 from ..scheduler.plan import ModelRunnerOutput, SchedulerOutput
 from .result_check import check_result
@@ -37,7 +38,7 @@ class RunnerActor(Actor):
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._collect)
+            tasks.start_soon(no_quiet_end, "the wait for a step's result", self._collect)
             async for plan in self.plans.leases():
                 self._under_way.send_nowait((plan, self.runner.submit(plan)))
             self._under_way.close()
