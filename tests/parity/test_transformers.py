@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
-from parity_settings import MODEL, NEW_TOKENS
+from parity_settings import MODEL, all_at_once
 
-from callboard import Engine, SamplingParams
+from callboard import Engine
 
 pytestmark = pytest.mark.slow
-
-GREEDY = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, output_kind="final")
-
-
-async def all_at_once(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
-    """Every prompt's output, all submitted together."""
-    tokens: dict[int, list[int]] = {}
-
-    async def one(number: int) -> None:
-        tokens[number] = (await engine.complete(prompts[number], GREEDY)).outputs[0].token_ids
-
-    async with anyio.create_task_group() as tasks:
-        for number in range(len(prompts)):
-            tasks.start_soon(one, number)
-    engine.check()
-    return [tokens[number] for number in range(len(prompts))]
 
 
 def make(**config) -> Engine:
