@@ -1,0 +1,100 @@
+"""What a long queue costs a step: 256 requests decode while none or 100,000 wait.
+
+python tests/bench/bench_waiting.py [--waiting 100000]
+
+For both policies, with all rows taken and with rows to spare but no blocks for the head of the
+queue. Prints the median microseconds of a step and the ratio; then what an abort of a waiting
+request costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import statistics
+import time
+
+from bench_scheduler import step
+
+from callboard.scheduler import KVCacheManager, Request, SamplingParams, Scheduler, SchedulerConfig
+
+RUNNING = 256
+PROMPT = 160  # tokens
+STEPS = 200
+BLOCK = 1024  # tokens: a running request never needs a second one here
+
+
+def request(number: int, length: int) -> Request:
+    params = SamplingParams(temperature=0, max_tokens=4_000, ignore_eos=True)
+    tokens = [number * 1_009 % 49_000] * length
+    return Request(
+        request_id=f"r{number}",
+        prompt_token_ids=tokens,
+        sampling_params=params,
+        priority=number % 7,
+        arrival_time=number,
+    )
+
+
+def build(policy: str, *, rows: int) -> tuple[Scheduler, KVCacheManager]:
+    """256 running, and one free block."""
+    config = SchedulerConfig(
+        max_num_running_reqs=rows, policy=policy, max_num_scheduled_tokens=RUNNING * PROMPT, block_size=BLOCK
+    )
+    scheduler, kv = Scheduler(config), KVCacheManager(RUNNING + 1, BLOCK)
+    for number in range(RUNNING):
+        scheduler.add_request(request(number, PROMPT))
+    while step(scheduler, kv)[1] < RUNNING:
+        pass
+    return scheduler, kv
+
+
+def microseconds(scheduler: Scheduler, kv: KVCacheManager) -> float:
+    gc.collect()
+    gc.freeze()
+    return statistics.median(step(scheduler, kv)[0] for _ in range(STEPS)) * 1e6
+
+
+def waiting_line(scheduler: Scheduler, count: int) -> list[str]:
+    """Add requests that stay in the queue; returns their ids."""
+    added = [request(1_000 + number, 2 * BLOCK) for number in range(count)]
+    for one in added:
+        scheduler.add_request(one)
+    return [one.request_id for one in added]
+
+
+def compare(policy: str, rows: int, waiting: int) -> tuple[float, float]:
+    scheduler, kv = build(policy, rows=rows)
+    alone = microseconds(scheduler, kv)
+    ids = waiting_line(scheduler, waiting)
+    beside = microseconds(scheduler, kv)
+    assert scheduler.num_waiting == waiting
+    print(
+        f"{policy:9} {rows:4} rows: {alone:6.0f} us a step, {beside:6.0f} with {waiting} waiting, {beside / alone:5.2f}"
+    )
+    return aborts(scheduler, ids)
+
+
+def aborts(scheduler: Scheduler, ids: list[str]) -> tuple[float, float]:
+    chosen = random.Random(1).sample(ids, 1_000)
+    seconds = []
+    for name in chosen:
+        began = time.perf_counter()
+        scheduler.abort(name)
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds) * 1e6, max(seconds) * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--waiting", type=int, default=100_000)
+    args = parser.parse_args()
+    for policy in ("fcfs", "priority"):
+        for rows in (RUNNING, 2 * RUNNING):
+            middle, most = compare(policy, rows, args.waiting)
+            print(f"{policy:9} abort of a waiting request: median {middle:.1f} us, longest {most:.1f}")
+
+
+if __name__ == "__main__":
+    main()
