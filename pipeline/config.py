@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any, Literal, NoReturn
 
@@ -23,6 +24,27 @@ class _NamesChecked(type(msgspec.Struct)):
                 hint = f", did you mean {near[0]!r}?" if near else f", known are {', '.join(known)}"
                 raise ConfigError(f"unknown setting {name!r}{hint}")
         return super().__call__(*args, **settings)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+# Whole numbers have their types checked with their limits.
+_TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
+    (("model",), lambda value: isinstance(value, str | None), "text or None"),
+    (("dtype", "device"), lambda value: isinstance(value, str), "text"),
+    (("enable_chunked_prefill", "enable_prefix_caching"), lambda value: isinstance(value, bool), "True or False"),
+    (("watermark",), _is_number, "a number"),
+    (("stop_timeout",), _is_duration, "a number of seconds above 0"),
+    (("speculative",), lambda value: isinstance(value, SpeculativeConfig | None), "a SpeculativeConfig or None"),
+    (("kv_load_failure",), lambda value: value in ("recompute", "fail"), "'recompute' or 'fail'"),
+    (("isolation",), lambda value: value in ("thread", "process"), "'thread' or 'process'"),
+)
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +105,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     isolation: Literal["thread", "process"] = "thread"
 
     def __post_init__(self) -> None:
+        self._check_types()
         at_least("max_waiting", self.max_waiting, 0)
         for name in ("max_model_len", "max_num_running_reqs", "kv_cache_memory", "num_threads"):
             if (value := getattr(self, name)) is not None:
@@ -95,6 +118,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         if self.isolation != "thread":
             _refuse("isolation", self.isolation)
         self.scheduler(max_model_len=self.max_model_len or self.max_num_scheduled_tokens)  # its limits, checked early
+
+    def _check_types(self) -> None:
+        for names, kind, needed in _TYPES:
+            for name in names:
+                if not kind(value := getattr(self, name)):
+                    raise ConfigError(f"{name} is {value!r}, needed is {needed}")
 
     def scheduler(self, **facts: Any) -> SchedulerConfig:
         """The scheduler's part, completed with what the runner says of itself."""

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 import structlog
 
-from ..actors import Ask, LoopPort
+from ..actors import Ask
 from ..actors.tasks import finish
 from ..runner.runner import Runner
-from ..runner.runner_actor import RunnerActor
-from ..scheduler.errors import (
-    ConfigError,
-    EngineDeadError,
-    EngineOverloadedError,
-    InvalidRequestError,
-    NotBuiltError,
-)
-from ..scheduler.kv_cache_actor import KVCacheActor
-from ..scheduler.kv_cache_manager import KVCacheManager
-from ..scheduler.messages import Abort, EngineCoreEvent, ResetPrefixCache
-from ..scheduler.params import SamplingParams, refuse_unbuilt
-from ..scheduler.scheduler import Scheduler
-from ..scheduler.scheduler_actor import SchedulerActor
-from .board import MARK, Board
+from ..scheduler.errors import ConfigError, EngineDeadError, InvalidRequestError
+from ..scheduler.messages import ResetPrefixCache
+from ..scheduler.params import SamplingParams
 from .config import EngineConfig
-from .delivery import DeliveryActor
-from .event_log import EventLog, EventStream
-from .intake import Intake, IntakeActor, Prompted
+from .event_log import EventStream
 from .outputs import EngineStats, RequestOutput
-from .pipeline import Pipeline
 from .stream import RequestStream, StreamState
 from .text import TextBuilder
 from .tokenizer import Tokenizer
+from .wiring import Parts
 
 Message = dict[str, Any]
 log: Any = structlog.get_logger(__name__)
@@ -63,10 +48,10 @@ class Engine:
         self.config = config or EngineConfig()
         self.runner = runner
         self.tokenizer = tokenizer
-        self._parts: _Parts | None = None
+        self._parts: Parts | None = None
         self._started = False
         self._cause: BaseException | None = None
-        self._ids = itertools.count()
+        self._left = False
 
     @classmethod
     def from_pretrained(cls, path_or_name: str, **config: Any) -> Self:
@@ -89,7 +74,9 @@ class Engine:
             raise ConfigError("the engine was entered already; an engine serves one `async with`")
         self._started = True
         try:
-            parts = _Parts(self)  # checks the settings against the runner's limits, before weights are read
+            # Checks the settings against the runner's limits, before weights are read.
+            parts = Parts(self.config, self.runner, self.tokenizer)
+            parts.pipeline.on_failure(self.end_with)
             if start := getattr(self.runner, "start", None):
                 await start()
             await parts.pipeline.__aenter__()
@@ -103,6 +90,9 @@ class Engine:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         parts = self._running(dead_too=True)
+        if self._left:
+            return
+        self._left = True
         parts.stop()
         try:
             await parts.pipeline.__aexit__(exc_type, exc, tb)
@@ -146,8 +136,7 @@ class Engine:
         self, prompt: str | Sequence[int], params: SamplingParams | None = None, **options: Any
     ) -> RequestOutput:
         """Continue a prompt to its end; returns all of it. Cancelling aborts the request."""
-        params = _replace(params or SamplingParams(), output_kind="final")
-        async with self.generate(prompt, params, **options) as stream:
+        async with self._submit(prompt, params, output_kind="final", **options) as stream:
             return await anext(stream)
 
     def chat(
@@ -225,51 +214,22 @@ class Engine:
         params: SamplingParams | None,
         *,
         request_id: str | None = None,
-        add_special_tokens: bool = True,
         **options: Any,
     ) -> RequestStream:
         parts = self._owned()
-        request_id = self._request_id(request_id)
-        params = self._checked_params(params or SamplingParams(), request_id)
-        _check_options(request_id=request_id, **options)
-        given = _prompt_parts(prompt, request_id)
-        if "token_ids" in given:
-            parts.intake.core.check_prompt(given["token_ids"], request_id)
+        if request_id is None:
+            request_id = parts.door.make_id(parts.board.has_id)
+        prompted = parts.door.check(prompt, params, request_id=request_id, **options)
         parts.refuse_overload(request_id)
-        text = TextBuilder(self.tokenizer, params) if self.tokenizer else None
-        state = StreamState(request_id, params, text, parts.port.time())
+        text = TextBuilder(self.tokenizer, prompted.params) if self.tokenizer else None
+        now = parts.port.time()
+        state = StreamState(request_id, prompted.params, text, now)
         parts.board.add(state)
         # There is a place: each holder of one is on the board, or leaving it.
-        parts.intake.prompts.send_nowait(
-            Prompted(
-                request_id=request_id,
-                key=state.key,
-                params=params,
-                arrived=parts.port.time(),
-                add_special_tokens=add_special_tokens,
-                **given,
-                **options,
-            )
-        )
+        parts.intake.prompts.send_nowait(msgspec.structs.replace(prompted, key=state.key, arrived=now))
         return RequestStream(state, parts.abort_from_anywhere, parts.port)
 
-    def _request_id(self, request_id: str | None) -> str:
-        if request_id is None:
-            made = (f"request-{number}" for number in self._ids)
-            return next(name for name in made if not self._running().board.has_id(name))
-        if not isinstance(request_id, str) or not request_id or MARK in request_id:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidRequestError(f"request id is {request_id!r}, needed is text that is not empty, without NUL")
-        return request_id
-
-    def _checked_params(self, params: SamplingParams, request_id: str) -> SamplingParams:
-        refuse_unbuilt(params, request_id)
-        if params.stop_strings and self.tokenizer is None:
-            raise InvalidRequestError(f"stop strings need a tokenizer, the engine has none (request {request_id})")
-        for token in params.stop_token_ids or ():
-            self._running().intake.core.check_token("stop_token_ids", token, request_id)
-        return params
-
-    def _running(self, *, dead_too: bool = False) -> _Parts:
+    def _running(self, *, dead_too: bool = False) -> Parts:
         if self._parts is None:
             raise EngineDeadError("the engine is not started, or did not start: use `async with engine:`")
         if self._cause is not None and not dead_too:
@@ -278,7 +238,7 @@ class Engine:
             raise EngineDeadError("the engine has stopped")
         return self._parts
 
-    def _owned(self) -> _Parts:
+    def _owned(self) -> Parts:
         parts = self._running()
         parts.port.check_owner()
         return parts
@@ -299,122 +259,3 @@ class Engine:
 
         parts.board.fail_all(dead)
         parts.events.close(dead)
-
-
-class _Parts:
-    """The actors of a running engine and what they share."""
-
-    def __init__(self, engine: Engine) -> None:
-        config, info = engine.config, engine.runner.info
-        max_model_len = _at_most("max_model_len", config.max_model_len, info.max_model_len)
-        num_blocks = _at_most("num_kv_blocks", config.num_kv_blocks, info.num_kv_blocks)
-        rows = _at_most("max_num_running_reqs", config.max_num_running_reqs, info.max_num_running_reqs)
-        if config.block_size != info.block_size:
-            raise ConfigError(f"block_size is {config.block_size}, the runner's is {info.block_size}")
-        self.stopped = False
-        self.port = LoopPort()
-        self.max_unfinished = config.max_waiting + rows
-        self.board = Board(self._tell_abort)
-        self.events = EventLog(self.port)
-        depth = config.steps_in_flight
-        self.delivery = DeliveryActor(self.board, self.events, steps_in_flight=depth)
-        self.runner = RunnerActor(engine.runner, steps_in_flight=depth)
-        keyed = config.enable_prefix_caching
-        self.kv = KVCacheActor(KVCacheManager(num_blocks, config.block_size, keyed))
-        core = Scheduler(
-            config.scheduler(
-                max_num_running_reqs=rows,
-                max_model_len=max_model_len,
-                num_kv_blocks=num_blocks,
-                eos_token_ids=info.eos_token_ids,
-                weights_id=info.weights_id,
-            )
-        )
-        self.scheduler = SchedulerActor(
-            core,
-            reserve=self.kv.wants,
-            plans=self.runner.plans,
-            outputs=self.delivery.outputs,
-            max_waiting=self.max_unfinished,
-        )
-        self.runner.deliver_to(self.scheduler.mailbox.control_nowait)
-        intake = Intake(info, engine.tokenizer, max_model_len=max_model_len, num_kv_blocks=num_blocks, keyed=keyed)
-        self.intake = IntakeActor(intake, self.board, submits=self.scheduler.submits, max_waiting=self.max_unfinished)
-        # Started from the end of the data's way to its beginning: nobody sends to an actor that does not run.
-        self.pipeline = Pipeline(
-            self.delivery,
-            self.runner,
-            self.kv,
-            self.scheduler,
-            self.intake,
-            stop_timeout=config.stop_timeout,
-            raise_on_exit=False,
-        )
-        self.pipeline.on_failure(engine.end_with)
-
-    def refuse_overload(self, request_id: str) -> None:
-        """Raise EngineOverloadedError when no more requests may wait."""
-        if self.board.num_places >= self.max_unfinished:
-            raise EngineOverloadedError(
-                f"{self.board.num_places} requests are unfinished, limit is {self.max_unfinished} "
-                f"(max_waiting and max_num_running_reqs together); try again later (request {request_id})"
-            )
-
-    def stop(self) -> None:
-        """End every request and tell whoever follows; nothing is accepted from now on."""
-        self.stopped = True
-        now = self.port.time()
-        step = self.scheduler.core.statistics().num_steps
-        ended = self.board.abort_all(now)
-        self.events.add([EngineCoreEvent(kind="FINISHED", request_id=r, step=step, time=now) for r in ended])
-        self.events.close()
-
-    def abort_from_anywhere(self, key: str) -> None:
-        """Abort a request whose stream was dropped, in whichever thread that happened."""
-        if self.port.is_owner:
-            self._abort_one(key)
-        else:
-            self.port.post(self._abort_one, key)
-
-    def _abort_one(self, key: str) -> None:
-        if not self.stopped:
-            self.board.abort([key], self.port.time())
-
-    def _tell_abort(self, keys: list[str]) -> None:
-        if not self.stopped:
-            self.scheduler.mailbox.control_nowait(Abort(keys))
-
-
-def _at_most(name: str, wanted: int | None, limit: int) -> int:
-    if wanted is not None and wanted > limit:
-        raise ConfigError(f"{name} is {wanted}, the runner's limit is {limit}")
-    return wanted or limit
-
-
-def _prompt_parts(prompt: Any, request_id: str) -> dict[str, Any]:
-    if isinstance(prompt, str):
-        return {"text": prompt}
-    if isinstance(prompt, bytes | bytearray | dict | set) or not hasattr(prompt, "__iter__"):
-        kind = type(prompt).__name__  # pyright: ignore[reportUnknownArgumentType]
-        raise InvalidRequestError(f"prompt is {kind}, needed is text or a list of token ids (request {request_id})")
-    tokens = [*prompt]
-    for place, token in enumerate(tokens):
-        if isinstance(token, bool) or not hasattr(token, "__index__"):
-            raise InvalidRequestError(f"prompt[{place}] is {token!r}, needed is a token id (request {request_id})")
-    return {"token_ids": [*map(operator.index, tokens)]}
-
-
-def _check_options(
-    *, request_id: str, priority: int = 0, cache_salt: str | None = None, adapter: str | None = None
-) -> None:
-    if not isinstance(priority, int):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidRequestError(f"priority is {priority!r}, needed is a whole number (request {request_id})")
-    if cache_salt is not None and not isinstance(cache_salt, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidRequestError(f"cache_salt is {cache_salt!r}, needed is text or None (request {request_id})")
-    if adapter is not None:
-        raise NotBuiltError(f"adapter={adapter!r} is not supported yet (request {request_id})")
-
-
-def _replace(params: SamplingParams, **changes: Any) -> SamplingParams:
-    fields = {name: getattr(params, name) for name in params.__struct_fields__}
-    return SamplingParams(**fields | changes)

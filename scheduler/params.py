@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -56,6 +57,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         stop_token_ids: token ids that end the request.
         output_kind: what each RequestOutput carries: what is new, all so far, or only the end.
 
+    Lists are copied to tuples: what their owner does to them afterwards changes no request.
+
     Raises InvalidRequestError where a value is out of its range.
     """
 
@@ -67,8 +70,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     max_tokens: int | None = 16
     min_tokens: int = 0
-    stop: list[str] | str | None = None
-    stop_token_ids: list[int] | None = None
+    stop: Sequence[str] | str | None = None
+    stop_token_ids: Sequence[int] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     presence_penalty: float = 0.0
@@ -105,10 +108,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequestError(f"{name} is {getattr(self, name)!r}, needed is True or False")
         _stop_strings(self.stop)
-        if not isinstance(self.stop_token_ids, list | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(self.stop_token_ids, list | tuple | None):
             raise InvalidRequestError(f"stop_token_ids is {self.stop_token_ids!r}, needed is a list of token ids")
         for token in self.stop_token_ids or ():
             _whole("stop_token_ids", token, 0, 2**31)
+        for name in ("stop", "stop_token_ids"):
+            if isinstance(given := getattr(self, name), list):
+                msgspec.structs.force_setattr(self, name, tuple(given))  # pyright: ignore[reportUnknownArgumentType]
 
     @property
     def greedy(self) -> bool:
@@ -165,6 +171,6 @@ def _number(name: str, value: object, low: float, high: float) -> None:
 def _stop_strings(stop: object) -> None:
     if stop is None or (isinstance(stop, str) and stop):
         return
-    if isinstance(stop, list) and all(isinstance(s, str) and s for s in stop):  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(stop, list | tuple) and all(isinstance(s, str) and s for s in stop):  # pyright: ignore[reportUnknownVariableType]
         return
     raise InvalidRequestError(f"stop is {stop!r}, needed is a string that is not empty or a list of such")

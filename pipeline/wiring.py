@@ -1,0 +1,111 @@
+"""The actors of a running engine, wired to each other."""
+
+from __future__ import annotations
+
+from ..actors import LoopPort
+from ..runner.runner import Runner
+from ..runner.runner_actor import RunnerActor
+from ..scheduler.errors import ConfigError, EngineOverloadedError
+from ..scheduler.kv_cache_actor import KVCacheActor
+from ..scheduler.kv_cache_manager import KVCacheManager
+from ..scheduler.messages import Abort, EngineCoreEvent
+from ..scheduler.scheduler import Scheduler
+from ..scheduler.scheduler_actor import SchedulerActor
+from .board import Board
+from .config import EngineConfig
+from .delivery import DeliveryActor
+from .door import Door
+from .event_log import EventLog
+from .intake import Intake, IntakeActor
+from .pipeline import Pipeline
+from .tokenizer import Tokenizer
+
+
+class Parts:
+    """The actors of a running engine and what they share."""
+
+    def __init__(self, config: EngineConfig, runner: Runner, tokenizer: Tokenizer | None) -> None:
+        info = runner.info
+        max_model_len = _at_most("max_model_len", config.max_model_len, info.max_model_len)
+        num_blocks = _at_most("num_kv_blocks", config.num_kv_blocks, info.num_kv_blocks)
+        rows = _at_most("max_num_running_reqs", config.max_num_running_reqs, info.max_num_running_reqs)
+        if config.block_size != info.block_size:
+            raise ConfigError(f"block_size is {config.block_size}, the runner's is {info.block_size}")
+        self.stopped = False
+        self.port = LoopPort()
+        self.max_unfinished = config.max_waiting + rows
+        self.board = Board(self._tell_abort)
+        self.events = EventLog(self.port)
+        depth = config.steps_in_flight
+        self.delivery = DeliveryActor(self.board, self.events, steps_in_flight=depth)
+        self.runner = RunnerActor(runner, steps_in_flight=depth)
+        keyed = config.enable_prefix_caching
+        self.kv = KVCacheActor(KVCacheManager(num_blocks, config.block_size, keyed))
+        core = Scheduler(
+            config.scheduler(
+                max_num_running_reqs=rows,
+                max_model_len=max_model_len,
+                num_kv_blocks=num_blocks,
+                eos_token_ids=info.eos_token_ids,
+                weights_id=info.weights_id,
+            )
+        )
+        self.scheduler = SchedulerActor(
+            core,
+            reserve=self.kv.wants,
+            plans=self.runner.plans,
+            outputs=self.delivery.outputs,
+            max_waiting=self.max_unfinished,
+        )
+        self.runner.deliver_to(self.scheduler.mailbox.control_nowait)
+        intake = Intake(info, tokenizer, max_model_len=max_model_len, num_kv_blocks=num_blocks, keyed=keyed)
+        self.door = Door(intake, tokenizer)
+        self.intake = IntakeActor(intake, self.board, submits=self.scheduler.submits, max_waiting=self.max_unfinished)
+        # Started from the end of the data's way to its beginning: nobody sends to an actor that does not run.
+        self.pipeline = Pipeline(
+            self.delivery,
+            self.runner,
+            self.kv,
+            self.scheduler,
+            self.intake,
+            stop_timeout=config.stop_timeout,
+            raise_on_exit=False,
+        )
+
+    def refuse_overload(self, request_id: str) -> None:
+        """Raise EngineOverloadedError when no more requests may wait."""
+        if self.board.num_places >= self.max_unfinished:
+            raise EngineOverloadedError(
+                f"{self.board.num_places} requests are unfinished, limit is {self.max_unfinished} "
+                f"(max_waiting and max_num_running_reqs together); try again later (request {request_id})"
+            )
+
+    def stop(self) -> None:
+        """End every request and tell whoever follows; nothing is accepted from now on."""
+        self.stopped = True
+        now = self.port.time()
+        step = self.scheduler.core.statistics().num_steps
+        ended = self.board.abort_all(now)
+        self.events.add([EngineCoreEvent(kind="FINISHED", request_id=r, step=step, time=now) for r in ended])
+        self.events.close()
+
+    def abort_from_anywhere(self, key: str) -> None:
+        """Abort a request whose stream was dropped, in whichever thread that happened."""
+        if self.port.is_owner:
+            self._abort_one(key)
+        else:
+            self.port.post(self._abort_one, key)
+
+    def _abort_one(self, key: str) -> None:
+        if not self.stopped:
+            self.board.abort([key], self.port.time())
+
+    def _tell_abort(self, keys: list[str]) -> None:
+        if not self.stopped:
+            self.scheduler.mailbox.control_nowait(Abort(keys))
+
+
+def _at_most(name: str, wanted: int | None, limit: int) -> int:
+    if wanted is not None and wanted > limit:
+        raise ConfigError(f"{name} is {wanted}, the runner's limit is {limit}")
+    return wanted or limit
