@@ -96,7 +96,7 @@ def _split(shared: _Shared, batch: StepBatch, group: int, window: int | None) ->
     start = batch.num_single
     for i in range(batch.num_single, len(batch.lengths)):
         length, end = int(batch.lengths[i]), int(batch.ends[i])
-        yield _Chunk(shared, tables[i], start, length, end, window)
+        yield _Chunk(shared, tables[i], slice(start, start + length), end, window)
         start += length
 
 
@@ -183,19 +183,16 @@ class _Group:
 
 
 class _Chunk:
-    """``length`` tokens of one request, the last of its ``end``, from token ``start`` of the batch on."""
+    """Neighbouring tokens of one request, ``span`` of the batch, the last of its ``end``."""
 
-    def __init__(
-        self, shared: _Shared, table: torch.Tensor, start: int, length: int, end: int, window: int | None
-    ) -> None:
+    def __init__(self, shared: _Shared, table: torch.Tensor, span: slice, end: int, window: int | None) -> None:
         kv = self._kv = shared.kv
-        self._span, self._group, self._scale = slice(start, start + length), shared.group, shared.scale
-        before, size = end - length, kv.block_size
+        self._span, self._group, self._scale = span, shared.group, shared.scale
+        length, size = span.stop - span.start, kv.block_size
+        before = end - length
         first = _first_seen(before, window) // size  # the first block that is read
-        self._tiles = [
-            _tile(shared, at, min(TILE, length - at), before + at, window, first * size)
-            for at in range(0, length, TILE)
-        ]
+        tiles = [slice(at, min(at + TILE, length)) for at in range(0, length, TILE)]
+        self._tiles = [_tile(shared, tile, before, window, first * size) for tile in tiles]
         self._pieces = None
         if before:  # else the context is the chunk itself, and no copy is needed
             self._pieces = kv.table_pieces(table[first : -(-end // size)])
@@ -231,11 +228,12 @@ class _Tile(NamedTuple):
     mask: torch.Tensor
 
 
-def _tile(shared: _Shared, at: int, count: int, before: int, window: int | None, copied_from: int) -> _Tile:
-    """The tile of ``count`` queries from ``at`` on, with ``before`` tokens before it."""
-    first = _first_seen(before, window)
+def _tile(shared: _Shared, queries: slice, chunk_before: int, window: int | None, copied_from: int) -> _Tile:
+    """The tile of a chunk that has ``chunk_before`` tokens before it and begins its copy of them at ``copied_from``."""
+    before = chunk_before + queries.start
+    count, first = queries.stop - queries.start, _first_seen(before, window)
     seen = slice(first - copied_from, before + count - copied_from)
-    return _Tile(slice(at, at + count), seen, shared.causal(count, before - first, window))
+    return _Tile(queries, seen, shared.causal(count, before - first, window))
 
 
 def _first_seen(position: int, window: int | None) -> int:

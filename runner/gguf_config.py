@@ -23,7 +23,7 @@ def from_gguf(file: GgufFile) -> ModelConfig:
     _refuse_gguf_variants(file, architecture, head_dim, embed[1])
     theta = file.get(f"{architecture}.rope.freq_base", float, 10_000.0)
     layers = file.get(f"{architecture}.block_count", int)
-    gemma = _gemma3(file, layers, heads, embed[1]) if architecture == "gemma3" else {}
+    gemma = _gemma3(file, layers, embed[1] / heads, head_dim) if architecture == "gemma3" else {}
     return ModelConfig(
         architecture=architecture,
         vocab_size=embed[0],
@@ -48,7 +48,7 @@ def from_gguf(file: GgufFile) -> ModelConfig:
     )
 
 
-def _gemma3(file: GgufFile, layers: int, heads: int, hidden: int) -> dict[str, Any]:
+def _gemma3(file: GgufFile, layers: int, width: float, head_dim: int) -> dict[str, Any]:
     """What the architecture implies, and the few keys of its own."""
     if file.get("gemma3.final_logit_softcapping", float, 0.0) or file.get("gemma3.attn_logit_softcapping", float, 0.0):
         raise ModelLoadError(f"{file.path}: soft-capping of logits is not supported")
@@ -59,7 +59,7 @@ def _gemma3(file: GgufFile, layers: int, heads: int, hidden: int) -> dict[str, A
         "hidden_act": "gelu_tanh",
         "sliding_layers": every_nth_is_full(layers, pattern),
         "rope_local_theta": file.get("gemma3.rope.freq_base_swa", float, 10_000.0),
-        "query_pre_attn_scalar": hidden / heads if layers == _GEMMA3_27B_LAYERS else None,
+        "query_pre_attn_scalar": width if layers == _GEMMA3_27B_LAYERS else float(head_dim),
     }
 
 

@@ -2,8 +2,9 @@
 
 Names: ``embed``, ``norm``, ``head`` (absent when the embedding is shared), and for each layer ``layers.{i}.`` with
 ``attn_norm, mlp_norm, q, k, v, o, gate, up, down`` and, where the model has them, ``q_bias, k_bias, v_bias, q_norm,
-k_norm, attn_out_norm, mlp_out_norm``. What is called a norm is the factor itself, also where a file has it less 1. A matrix is (outputs, inputs), as ``torch.nn.functional.linear`` takes it. Rows of Q and K are in Hugging
-Face's order: element i of a head is rotated with element i + head_dim / 2.
+k_norm, attn_out_norm, mlp_out_norm``. A norm is the factor itself, also where a file holds it less 1. A matrix is
+(outputs, inputs), as ``torch.nn.functional.linear`` takes it. Rows of Q and K are in Hugging Face's order: element i of
+a head is rotated with element i + head_dim / 2.
 """
 
 from __future__ import annotations

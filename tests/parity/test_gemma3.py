@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from parity_settings import all_at_once
 from prompts import STORY, SYSTEM, TEXTS
-from test_transformers import all_at_once
 
 from callboard import Engine, EngineConfig, SamplingParams
 from callboard.runner import TorchRunner
@@ -30,38 +30,34 @@ def source() -> Any:
 
 @pytest.fixture(scope="module")
 def prompts(source: Any) -> list[list[int]]:
-    """Nine, of 2 to 1,300 tokens; three are longer than the window of 512."""
+    """Seven, of 2 to 1,300 tokens; three are longer than the window of 512."""
     from callboard.pipeline.tokenizer import Tokenizer
 
     encode = Tokenizer.from_source(source).encode
     mixed = encode("\n\n".join(TEXTS))
-    return [
-        *(encode(text) for text in ("Hi", TEXTS[1], TEXTS[4], TEXTS[10], SYSTEM + "Why is the sky blue?")),
-        encode(STORY * 4),
-        mixed[:640],
-        encode(STORY)[1:] + mixed[:700],
-        encode(STORY * 40)[:800] + mixed[:500],
-    ]
+    short = [encode(text) for text in ("Hi", TEXTS[4], TEXTS[10], SYSTEM + "Why is the sky blue?")]
+    return [*short, mixed[:610], encode(STORY)[1:] + mixed[:560], encode(STORY * 40)[:800] + mixed[:500]]
 
 
 @pytest.fixture(scope="module")
 def reference_model(source: Any) -> Any:
     """Our weights in transformers' model."""
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+    from transformers.initialization import no_init_weights
 
     from callboard.runner.weights import load_weights
 
     config = source.config
     sizes = ("vocab_size", "hidden_size", "intermediate_size", "head_dim", "max_position_embeddings", "rms_norm_eps")
-    model = Gemma3ForCausalLM(
-        Gemma3TextConfig(
-            num_hidden_layers=config.num_layers,
-            num_attention_heads=config.num_heads,
-            num_key_value_heads=config.num_kv_heads,
-            sliding_window=512,
-            **{name: getattr(config, name) for name in sizes},
-        )
+    theirs = Gemma3TextConfig(
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_kv_heads,
+        sliding_window=512,
+        **{name: getattr(config, name) for name in sizes},
     )
+    with no_init_weights():
+        model = Gemma3ForCausalLM(theirs)
     weights = load_weights(source, config)
     missing, unexpected = model.load_state_dict(_their_names(weights, config.num_layers), strict=False)
     assert not unexpected
@@ -108,6 +104,8 @@ async def test_greedy_tokens_are_those_of_transformers(anyio_backend, source, pr
         in_chunks = await all_at_once(engine, prompts, GREEDY)
     for prompt, output in zip(prompts, in_chunks, strict=True):
         assert_greedy(reference_model, prompt, output)
-    async with make(source, num_kv_blocks=110, steps_in_flight=3) as engine:
+    async with make(
+        source, num_kv_blocks=sum(-(-len(prompt) // 16) for prompt in prompts) + 4, steps_in_flight=3
+    ) as engine:
         assert await all_at_once(engine, prompts, GREEDY) == in_chunks
         assert engine.stats().num_preemptions > 0

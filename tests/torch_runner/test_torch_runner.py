@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from dense_reference import CONFIGS, LLAMA, Weights, greedy, random_weights
+from dense_reference import LLAMA, Weights, greedy, random_weights
 from plan_maker import BLOCK_SIZE, PlanMaker
 
 from callboard.actors.errors import WrongLoopError
