@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from ..scheduler.kv_groups import ONE_GROUP, KVGroup
 from ..scheduler.plan import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 
 
@@ -22,6 +23,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
         eos_token_ids: tokens that end a text.
         capabilities: features beyond plain generation ("sampling" is temperature and the like).
         weights_id: identity of the weights, part of every prefix-cache key.
+        kv_groups: groups of layers, each with block tables of its own; all blocks come from one pool.
     """
 
     vocab_size: int
@@ -32,6 +34,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
     capabilities: frozenset[str] = frozenset()
     weights_id: str = ""
+    kv_groups: tuple[KVGroup, ...] = ONE_GROUP
 
 
 class Runner(Protocol):
