@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ..scheduler.errors import BooksError, InvalidRequestError
 from ..scheduler.messages import EngineCoreOutputs, Finished
@@ -35,29 +35,30 @@ class Board:
     def __init__(self, abort: Callable[[list[str]], None]) -> None:
         self._abort = abort
         self._streams: dict[str, StreamState] = {}
-        self._keys: dict[str, str] = {}  # request id -> key, of those on the board
+        self._keys: dict[str, list[str]] = {}  # request id -> keys of its completions that are on the board
         self._leaving: set[str] = set()  # keys of requests that ended here and not yet elsewhere
         self._numbers = itertools.count()
         self.num_finished = 0
 
     def __len__(self) -> int:
-        """Requests that have not ended."""
+        """Completions that have not ended."""
         return len(self._streams)
 
     @property
     def num_places(self) -> int:
-        """Requests that may still stand in a lane, those included that have ended here."""
+        """Completions that may still stand in a lane, those included that have ended here."""
         return len(self._streams) + len(self._leaving)
 
-    def add(self, state: StreamState) -> None:
-        """Put up a request and choose its key. Raises InvalidRequestError if its id is in use."""
-        if state.request_id in self._keys:
-            raise InvalidRequestError(f"request id {state.request_id!r} is in use by a request that is alive")
-        key = state.request_id
-        if key in self._leaving:
-            key = f"{key}{MARK}{next(self._numbers)}"
-        state.key = self._keys[state.request_id] = key
-        self._streams[key] = state
+    def add(self, states: Sequence[StreamState]) -> None:
+        """Put up a request by its completions, under keys of its own; InvalidRequestError if its id is in use."""
+        request_id = states[0].request_id
+        if request_id in self._keys:
+            raise InvalidRequestError(f"request id {request_id!r} is in use by a request that is alive")
+        plain = len(states) == 1 and request_id not in self._leaving
+        for state in states:
+            state.key = request_id if plain else f"{request_id}{MARK}{next(self._numbers)}"
+            self._streams[state.key] = state
+        self._keys[request_id] = [state.key for state in states]
 
     def has_id(self, request_id: str) -> bool:
         """Whether an unfinished request has this id."""
@@ -100,43 +101,56 @@ class Board:
 
     def abort_id(self, request_id: str, now: float) -> None:
         """End the request of this id, if it is alive."""
-        if key := self._keys.get(request_id):
-            self.abort([key], now)
+        self.abort(list(self._keys.get(request_id, ())), now)
 
     def abort_all(self, now: float) -> list[str]:
-        """End every request; returns their ids."""
-        ids = list(self._keys)
+        """End every request; returns the ids, one for each completion."""
+        ids = [state.request_id for state in self._streams.values()]
         self.abort(list(self._streams), now)
         return ids
 
     def fail(self, key: str, error: BaseException) -> None:
         """End a request that no other part of the engine has, by an error."""
-        if state := self._leave(key):
-            state.fail(error)
+        self._fail(key, error)
         self.gone(key)
 
     def fail_all(self, make_error: Callable[[], BaseException]) -> None:
         """End every request by an error of its own."""
         for key in list(self._streams):
-            self.fail(key, make_error())
+            if state := self._leave(key):
+                state.fail(make_error())
         self._leaving.clear()
 
     def _leave(self, key: str) -> StreamState | None:
         """Take a stream down; its key stays taken."""
         state = self._streams.pop(key, None)
         if state is not None:
-            del self._keys[state.request_id]
+            keys = self._keys[state.request_id]
+            keys.remove(key)
+            if not keys:
+                del self._keys[state.request_id]
             self._leaving.add(key)
             self.num_finished += 1
         return state
+
+    def _fail(self, key: str, error: BaseException) -> None:
+        """End a request by an error; if it has several completions, they fail together."""
+        if not (state := self._leave(key)):
+            return
+        state.fail(error)
+        others = list(self._keys.get(state.request_id, ()))
+        for other in others:
+            if sibling := self._leave(other):
+                sibling.fail(error)
+        if others:
+            self._abort(others)
 
     def _push(self, state: StreamState, token: int, now: float) -> bool:
         """One token to its stream; whether that ended the request here."""
         try:
             stop = state.push(token, now)
         except Exception as error:  # noqa: BLE001 - what one text does to the tokenizer ends one request
-            self._leave(state.key)
-            state.fail(error)
+            self._fail(state.key, error)
             return True
         if stop is None:
             return False
@@ -145,11 +159,10 @@ class Board:
         return True
 
     def _end_elsewhere(self, key: str, end: Finished, now: float) -> None:
-        if state := self._leave(key):
-            if end.reason is FinishReason.ERROR:
-                state.fail(InvalidRequestError(end.error or f"the request failed (request {state.request_id})"))
-            else:
-                state.finish(end, now)
+        if end.reason is FinishReason.ERROR:
+            self._fail(key, InvalidRequestError(end.error or f"the request failed (request {public_id(key)})"))
+        elif state := self._leave(key):
+            state.finish(end, now)
         self.gone(key)
 
     def check(self) -> None:
@@ -157,7 +170,8 @@ class Board:
         ended = [state.request_id for state in self._streams.values() if state.ended]
         if ended:
             raise BooksError(f"requests that have ended are still on the board: {ended}")
-        if sorted(self._keys.values()) != sorted(self._streams):
-            raise BooksError(f"{len(self._keys)} ids are in use, {len(self._streams)} requests are on the board")
+        keys = [key for keys in self._keys.values() for key in keys]
+        if sorted(keys) != sorted(self._streams):
+            raise BooksError(f"{len(keys)} keys are in use, {len(self._streams)} requests are on the board")
         if both := self._leaving.intersection(self._streams):
             raise BooksError(f"requests are on the board and leaving it: {sorted(both)}")

@@ -54,7 +54,7 @@ class Door:
         text, token_ids = self.check_prompt(prompt, request_id)
         return Prompted(
             request_id=request_id,
-            key=request_id,
+            keys=[],
             text=text,
             token_ids=token_ids,
             params=params,

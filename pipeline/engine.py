@@ -18,6 +18,7 @@ from ..scheduler.params import SamplingParams
 from .config import EngineConfig
 from .event_log import EventStream
 from .outputs import EngineStats, RequestOutput
+from .parallel import ParallelState
 from .stream import RequestStream, StreamState
 from .text import TextBuilder
 from .tokenizer import Tokenizer
@@ -220,14 +221,18 @@ class Engine:
         if request_id is None:
             request_id = parts.door.make_id(parts.board.has_id)
         prompted = parts.door.check(prompt, params, request_id=request_id, **options)
-        parts.refuse_overload(request_id)
-        text = TextBuilder(self.tokenizer, prompted.params) if self.tokenizer else None
-        now = parts.port.time()
-        state = StreamState(request_id, prompted.params, text, now)
-        parts.board.add(state)
+        now, params = parts.port.time(), prompted.params
+        parts.refuse_overload(request_id, params.n)
+        states = [StreamState(request_id, params, self._text_builder(params), now, index) for index in range(params.n)]
+        parts.board.add(states)
         # There is a place: each holder of one is on the board, or leaving it.
-        parts.intake.prompts.send_nowait(msgspec.structs.replace(prompted, key=state.key, arrived=now))
+        keys = [state.key for state in states]
+        parts.intake.prompts.send_nowait(msgspec.structs.replace(prompted, keys=keys, arrived=now))
+        state = states[0] if len(states) == 1 else ParallelState(states)
         return RequestStream(state, parts.abort_from_anywhere, parts.port)
+
+    def _text_builder(self, params: SamplingParams) -> TextBuilder | None:
+        return TextBuilder(self.tokenizer, params) if self.tokenizer else None
 
     def _running(self, *, dead_too: bool = False) -> Parts:
         if self._parts is None:

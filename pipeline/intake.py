@@ -15,6 +15,7 @@ from ..scheduler.messages import Submit
 from ..scheduler.params import SamplingParams
 from ..scheduler.request import Request
 from .board import Board
+from .parallel import child_params
 from .tokenizer import Tokenizer
 
 # A millisecond's work of the tokenizer, about; longer prompts go to a thread.
@@ -25,7 +26,7 @@ class Prompted(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt as it was given: text or tokens."""
 
     request_id: str
-    key: str  # the request's name inside the engine
+    keys: list[str]  # the names of its completions inside the engine
     text: str | None = None
     token_ids: list[int] | None = None
     add_special_tokens: bool = True
@@ -50,20 +51,24 @@ class Intake:
         self._info, self._tokenizer = info, tokenizer
         self._max_model_len, self._num_kv_blocks, self._keyed = max_model_len, num_kv_blocks, keyed
 
-    def request(self, prompted: Prompted) -> Request:
-        """The request of a prompt."""
+    def requests(self, prompted: Prompted) -> list[Request]:
+        """The requests of a prompt, one for each completion; tokens and keys are made once."""
         token_ids = self._token_ids(prompted)
         self.check_prompt(token_ids, prompted.request_id)
-        return Request(
-            request_id=prompted.key,
-            prompt_token_ids=token_ids,
-            sampling_params=prompted.params,
-            priority=prompted.priority,
-            arrival_time=prompted.arrived,
-            cache_salt=prompted.cache_salt,
-            adapter=prompted.adapter,
-            block_digests=self._keys(prompted, token_ids) if self._keyed else None,
-        )
+        digests = self._keys(prompted, token_ids) if self._keyed else None
+        return [
+            Request(
+                request_id=key,
+                prompt_token_ids=token_ids,
+                sampling_params=child_params(prompted.params, index),
+                priority=prompted.priority,
+                arrival_time=prompted.arrived,
+                cache_salt=prompted.cache_salt,
+                adapter=prompted.adapter,
+                block_digests=digests,
+            )
+            for index, key in enumerate(prompted.keys)
+        ]
 
     def check_prompt(self, token_ids: list[int], request_id: str) -> None:
         """Raise InvalidRequestError for a prompt that can never be served."""
@@ -120,32 +125,40 @@ class IntakeActor(Actor):
         threads = anyio.CapacityLimiter(1)
         async with anyio.create_task_group() as tasks:
             async for prompted in self.prompts:
-                if self._board.get(prompted.key) is None:  # aborted already: not worth the work
-                    self._board.gone(prompted.key)
+                if not any(map(self._board.get, prompted.keys)):  # aborted already: not worth the work
+                    for key in prompted.keys:
+                        self._board.gone(key)
                 elif prompted.size <= LONG_PROMPT:
-                    self._submit(prompted.key, self._request(prompted))
+                    self._submit_all(prompted, self._requests(prompted))
                 else:
                     tasks.start_soon(no_quiet_end, "the tokenizing of a prompt", self._submit_long, prompted, threads)
         self._submits.close()
 
     async def _submit_long(self, prompted: Prompted, threads: anyio.CapacityLimiter) -> None:
-        request = await anyio.to_thread.run_sync(self._request, prompted, limiter=threads)
-        self._submit(prompted.key, request)
+        requests = await anyio.to_thread.run_sync(self._requests, prompted, limiter=threads)
+        self._submit_all(prompted, requests)
 
-    def _request(self, prompted: Prompted) -> Request | Exception:
+    def _requests(self, prompted: Prompted) -> list[Request] | Exception:
         try:
-            return self.core.request(prompted)
+            return self.core.requests(prompted)
         except Exception as error:  # noqa: BLE001 - whatever a prompt does to the tokenizer is its request's end
             return error
 
-    def _submit(self, key: str, request: Request | Exception) -> None:
-        stream = self._board.get(key)
+    def _submit_all(self, prompted: Prompted, requests: list[Request] | Exception) -> None:
+        """All completions in one turn, so that they meet in one plan."""
+        if isinstance(requests, Exception):
+            for key in prompted.keys:
+                self._board.fail(key, requests)
+            return
+        tokens = list(requests[0].prompt_token_ids)  # the reader's own: it may write to it
+        for request in requests:
+            self._submit(request, tokens)
+
+    def _submit(self, request: Request, tokens: list[int]) -> None:
+        stream = self._board.get(request.request_id)
         if stream is None:  # aborted while it was on its way
-            self._board.gone(key)
+            self._board.gone(request.request_id)
             return
-        if isinstance(request, Exception):
-            self._board.fail(key, request)
-            return
-        stream.prompt_token_ids = list(request.prompt_token_ids)  # the reader's own: it may write to it
-        stream.num_prompt_tokens = len(request.prompt_token_ids)
+        stream.prompt_token_ids = tokens
+        stream.num_prompt_tokens = len(tokens)
         self._submits.send_nowait(Submit(request))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from ..actors import LoopPort, Signal
 from ..scheduler.messages import Finished
@@ -22,8 +22,11 @@ from .text import TextBuilder
 class StreamState:
     """One request as its reader sees it: what came, what was taken, how it ended."""
 
-    def __init__(self, request_id: str, params: SamplingParams, text: TextBuilder | None, arrived: float) -> None:
+    def __init__(
+        self, request_id: str, params: SamplingParams, text: TextBuilder | None, arrived: float, index: int = 0
+    ) -> None:
         self.request_id = request_id
+        self.index = index  # among the completions of its request
         self.key = request_id  # its name inside the engine; the board may choose another
         self.params = params
         self.prompt_token_ids: list[int] = []  # handed to the reader, who may write to it
@@ -49,9 +52,24 @@ class StreamState:
         return self.end is not None or self.error is not None
 
     @property
+    def keys(self) -> list[str]:
+        """Its names inside the engine."""
+        return [self.key]
+
+    @property
     def num_tokens(self) -> int:
         """Tokens generated so far."""
         return len(self._tokens)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether tokens came that an output would hold now."""
+        return self._num_taken < len(self._tokens) and self.params.output_kind != "final"
+
+    @property
+    def timings(self) -> Timings:
+        """When things happened to it."""
+        return Timings(arrived=self._arrived, first_token=self._first_token, finished=self._finished)
 
     # --- the engine's side
 
@@ -86,7 +104,7 @@ class StreamState:
         """What is new, as the request's output kind says; None if nothing is. Raises the error."""
         if self._closed:
             return None
-        unread = self._num_taken < len(self._tokens) and self.params.output_kind != "final"
+        unread = self.has_unread
         if self.error is not None and not unread:
             self._closed = True
             raise self.error
@@ -104,7 +122,7 @@ class StreamState:
         self._num_taken = len(self._tokens)
         whole = self.params.output_kind != "delta"
         completion = CompletionOutput(
-            index=0,
+            index=self.index,
             text=self._text.text if whole and self._text else new_text,
             token_ids=list(self._tokens) if whole else new_tokens,
             finish_reason=self.end.reason.value if self.end else None,
@@ -117,7 +135,7 @@ class StreamState:
             finished=finished,
             num_cached_tokens=self.num_cached_tokens,
             usage=self._usage(),
-            timings=Timings(arrived=self._arrived, first_token=self._first_token, finished=self._finished),
+            timings=self.timings,
         )
 
     def _usage(self) -> Usage:
@@ -154,6 +172,22 @@ class StreamState:
         return text
 
 
+class Readable(Protocol):
+    """What a stream reads: one completion's state, or that of several."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def keys(self) -> list[str]: ...
+    @property
+    def news(self) -> Signal: ...
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def exhausted(self) -> bool: ...
+    def take(self) -> RequestOutput | None: ...
+
+
 class RequestStream:
     """What ``Engine.generate`` returns: an async iterator of ``RequestOutput``.
 
@@ -162,7 +196,7 @@ class RequestStream:
     One reader at a time, in the engine's event loop: reading anywhere else raises WrongLoopError.
     """
 
-    def __init__(self, state: StreamState, abort: Callable[[str], None], port: LoopPort) -> None:
+    def __init__(self, state: Readable, abort: Callable[[list[str]], None], port: LoopPort) -> None:
         self._state = state
         self._abort = abort
         self._port = port
@@ -203,4 +237,4 @@ class RequestStream:
 
     def _drop(self) -> None:
         if not self._state.ended:
-            self._abort(self._state.key)
+            self._abort(self._state.keys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..actors import LoopPort
 from ..runner.runner import Runner
 from ..runner.runner_actor import RunnerActor
-from ..scheduler.errors import ConfigError, EngineOverloadedError
+from ..scheduler.errors import ConfigError, EngineOverloadedError, InvalidRequestError
 from ..scheduler.kv_cache_actor import KVCacheActor
 from ..scheduler.kv_cache_manager import KVCacheManager
 from ..scheduler.messages import Abort, EngineCoreEvent
@@ -72,11 +72,14 @@ class Parts:
             raise_on_exit=False,
         )
 
-    def refuse_overload(self, request_id: str) -> None:
-        """Raise EngineOverloadedError when no more requests may wait."""
-        if self.board.num_places >= self.max_unfinished:
+    def refuse_overload(self, request_id: str, n: int) -> None:
+        """Raise EngineOverloadedError when a request's ``n`` completions may not all wait."""
+        if n > self.max_unfinished:
+            raise InvalidRequestError(f"n is {n}, limit is {self.max_unfinished} (request {request_id})")
+        if self.board.num_places + n > self.max_unfinished:
+            more = f" and {n} more are asked for" if n > 1 else ""
             raise EngineOverloadedError(
-                f"{self.board.num_places} requests are unfinished, limit is {self.max_unfinished} "
+                f"{self.board.num_places} requests are unfinished{more}, limit is {self.max_unfinished} "
                 f"(max_waiting and max_num_running_reqs together); try again later (request {request_id})"
             )
 
@@ -89,16 +92,16 @@ class Parts:
         self.events.add([EngineCoreEvent(kind="FINISHED", request_id=r, step=step, time=now) for r in ended])
         self.events.close()
 
-    def abort_from_anywhere(self, key: str) -> None:
+    def abort_from_anywhere(self, keys: list[str]) -> None:
         """Abort a request whose stream was dropped, in whichever thread that happened."""
         if self.port.is_owner:
-            self._abort_one(key)
+            self._abort(keys)
         else:
-            self.port.post(self._abort_one, key)
+            self.port.post(self._abort, keys)
 
-    def _abort_one(self, key: str) -> None:
+    def _abort(self, keys: list[str]) -> None:
         if not self.stopped:
-            self.board.abort([key], self.port.time())
+            self.board.abort(keys, self.port.time())
 
     def _tell_abort(self, keys: list[str]) -> None:
         if not self.stopped:

@@ -17,6 +17,10 @@ PRIORITY_LIMIT = 2**63  # the widest whole number that a record may hold
 def refuse_invalid(request: Request, config: SchedulerConfig, pool_blocks: int | None) -> None:
     """Raise InvalidRequestError for a request that can never be served."""
     refuse_unbuilt(request.sampling_params, request.request_id)
+    if request.sampling_params.n != 1:
+        raise InvalidRequestError(
+            f"n is {request.sampling_params.n}, needed is a request for each completion (request {request.request_id})"
+        )
     count, limit = len(request.prompt_token_ids), config.max_model_len - 1
     if not count:
         raise InvalidRequestError(f"prompt has no tokens, at least 1 is needed (request {request.request_id})")

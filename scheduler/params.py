@@ -45,7 +45,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How to choose tokens and when to stop, in the field's usual names.
 
     Args:
-        n: completions of one prompt.
+        n: completions of one prompt, each with a seed of its own where ``seed`` is given.
         temperature: 0 chooses the likeliest token; above 0 divides the logits.
         top_p: keeps the likeliest tokens whose probabilities add up to this, (0, 1].
         top_k: keeps this many of the likeliest tokens; 0 or -1 keeps all.
@@ -131,7 +131,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 # Fields with a place in the contract whose work no part does yet: refused, never ignored.
 NOT_BUILT: dict[str, Any] = {
-    "n": 1,
     "min_p": 0.0,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,

@@ -252,7 +252,7 @@ def test_parameters_out_of_their_range_are_refused_by_name(params: dict):
 
 async def test_what_is_not_built_is_refused_by_name_and_not_ignored():
     async with make() as engine:
-        for params in ({"n": 2}, {"logprobs": 1}, {"presence_penalty": 0.5}, {"bad_words": ["x"]}):
+        for params in ({"logprobs": 1}, {"presence_penalty": 0.5}, {"bad_words": ["x"]}):
             with pytest.raises(NotBuiltError, match=next(iter(params))):
                 engine.generate(PROMPT, SamplingParams(**params))
     with pytest.raises(NotBuiltError, match="kv_connector"):
