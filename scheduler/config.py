@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from .errors import ConfigError
+from .kv_groups import ONE_GROUP, GroupSizes, KVGroup
 from .policy import Policy
 
 
@@ -26,6 +27,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         steps_in_flight: plans that may be under way at once; the channel's capacity.
         eos_token_ids: tokens that end a text.
         weights_id: identity of the weights, part of every prefix-cache key.
+        kv_groups: groups of layers with block tables of their own, as the KV cache has them.
     """
 
     max_num_running_reqs: int = 256
@@ -41,6 +43,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     steps_in_flight: int = 1
     eos_token_ids: tuple[int, ...] = ()
     weights_id: str = ""
+    kv_groups: tuple[KVGroup, ...] = ONE_GROUP
 
     def __post_init__(self) -> None:
         for name in (
@@ -68,6 +71,16 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"without chunked prefill max_num_scheduled_tokens ({self.max_num_scheduled_tokens}) "
                 f"must be at least max_model_len ({self.max_model_len})"
             )
+
+
+    @property
+    def max_in_flight_tokens(self) -> int:
+        """Most tokens of one request that steps under way may hold."""
+        return self.steps_in_flight * self.max_num_scheduled_tokens
+
+    def group_sizes(self) -> GroupSizes:
+        """How many blocks requests need in each group of layers."""
+        return GroupSizes(self.kv_groups, self.block_size, self.max_in_flight_tokens)
 
 
 def at_least(name: str, value: object, low: int) -> None:

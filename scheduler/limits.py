@@ -36,7 +36,7 @@ def refuse_invalid(request: Request, config: SchedulerConfig, pool_blocks: int |
 def pool_error(request: Request, config: SchedulerConfig, pool_blocks: int | None) -> str | None:
     """Why the KV cache can never hold the prompt; None if it can, or if its size is not known yet."""
     count = len(request.prompt_token_ids)
-    need = -(-count // config.block_size)
+    need = config.group_sizes().total_room(count)
     if pool_blocks is None or need <= pool_blocks:
         return None
     return (
@@ -48,7 +48,7 @@ def token_limit(request: Request, config: SchedulerConfig, pool_blocks: int | No
     """Tokens at which a request ends by length; the last one needs no KV slot."""
     limit = config.max_model_len
     if pool_blocks is not None:
-        limit = min(limit, pool_blocks * config.block_size + 1)
+        limit = min(limit, config.group_sizes().longest_text(pool_blocks, limit) + 1)
     max_tokens = request.sampling_params.max_tokens
     return limit if max_tokens is None else min(limit, len(request.prompt_token_ids) + max_tokens)
 

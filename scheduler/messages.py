@@ -69,7 +69,7 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grow(msgspec.Struct, frozen=True, kw_only=True):
-    """A running request needs more blocks for its next tokens."""
+    """A running request needs more blocks for its next tokens: so many more than every group has."""
 
     req_id: str
     num_blocks: int
@@ -100,6 +100,7 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """All that one step wants of the KV cache, in the order in which it is to be granted.
 
     ``completed`` is the last step whose result was applied: fences up to it are open.
+    ``settled`` names requests whose windows have passed blocks, with their tokens computed by applied steps.
     The rest bounds admission: ``token_budget`` tokens are left in the step, a prompt gets at
     most ``prefill_cap`` of them (0: all) and is split where ``split_prompts`` allows it,
     ``keep_free`` blocks stay free unless the pool is idle.
@@ -107,6 +108,7 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     completed: int
     release: list[Release] = []
+    settled: dict[str, int] = {}
     grow: list[Grow] = []
     victims: list[Victim] = []
     publish: list[Publish] = []
@@ -127,16 +129,18 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     block_ids: BlockIds
     num_cached_tokens: int
     num_scheduled_tokens: int
+    more_block_ids: list[BlockIds] = []
 
 
 class Granted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What the KV cache gave.
+    """What the KV cache gave; ``grown`` in the first group of layers, ``grown_more`` in each further one.
 
     ``stalled`` requests get nothing in this step: enough blocks are on their way to free.
     ``refused`` says that the first candidate left over found no room.
     """
 
     grown: dict[str, BlockIds] = {}
+    grown_more: dict[str, list[BlockIds]] = {}
     stalled: set[str] = set()
     preempted: list[str] = []
     admitted: list[Admitted] = []

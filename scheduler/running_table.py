@@ -23,6 +23,9 @@ class RunningTable:
         known: tokens whose value is known, prompt and outputs.
         promised: outputs that steps under way will give.
         computed: tokens covered by the steps planned so far.
+        settled: tokens computed by steps whose results were applied; kept only where some layers have a window.
+        passed: blocks at the head of its tables that no layer with the widest window needs, as far as the KV
+            cache was told.
         prompt: tokens of the prompt.
         limit: count of tokens at which the request ends by length.
         blocks: blocks held.

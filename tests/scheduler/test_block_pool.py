@@ -284,7 +284,7 @@ def test_an_audit_finds_a_block_with_one_holder_too_many():
 def test_an_audit_finds_a_block_that_a_table_names_without_holding_it():
     ledger = Ledger(2)
     ledger.take("a", some(16))
-    ledger.kv._tables["a"].blocks.append(2)
+    ledger.kv._tables["a"].groups[0].append(2)
     with pytest.raises(BooksError, match="block 2 has 0 references, 1 holders"):
         ledger.kv.check()
 

@@ -120,9 +120,22 @@ def test_all_tables_grow_together() -> None:
     assert outputs == greedy(GEMMA3, WEIGHTS, prompt, 10)
 
 
-@pytest.mark.parametrize("more", [[], [[3], [5]], [[3], [5, 6], [7]]], ids=["none", "too few", "unequal"])
-def test_tables_of_unequal_length_are_refused(more: list[list[int]]) -> None:
+def test_each_table_may_grow_when_it_is_short() -> None:
+    run, prompt = device(), text(8)
+    run.admit("a", 0, prompt, [1, 2, 3], more=[[4], [5], [6]])
+    assert run.run(a=4) == {}
+    assert run.execute(run.step({0: []}, {0: [[7], [8], [9]]}, a=4))["a"] == greedy(GEMMA3, WEIGHTS, prompt, 1)[0]
+
+
+def test_a_step_beyond_the_shortest_table_is_refused() -> None:
     run = device()
-    run.admit("a", 0, text(4), [1], more=more)
-    with pytest.raises(BooksError, match=r"row 0 gets \[1.*\] blocks, 4 equal counts are needed"):
+    run.admit("a", 0, text(8), [1, 2], more=[[3, 4], [5], [7, 8]])
+    with pytest.raises(BooksError, match="no blocks for its tokens: row 0 up to token 8, 8 tokens and 1 blocks"):
+        run.run(a=8)
+
+
+def test_tables_of_another_number_of_groups_are_refused() -> None:
+    run = device()
+    run.admit("a", 0, text(4), [1], more=[[3], [5]])
+    with pytest.raises(BooksError, match="row 0 gets blocks for 3 groups of layers, 4 are there"):
         run.run(a=4)
