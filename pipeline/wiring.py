@@ -40,16 +40,21 @@ class Parts:
         self.delivery = DeliveryActor(self.board, self.events, steps_in_flight=depth)
         self.runner = RunnerActor(runner, steps_in_flight=depth)
         keyed = config.enable_prefix_caching
-        self.kv = KVCacheActor(KVCacheManager(num_blocks, config.block_size, keyed))
-        core = Scheduler(
-            config.scheduler(
-                max_num_running_reqs=rows,
-                max_model_len=max_model_len,
-                num_kv_blocks=num_blocks,
-                eos_token_ids=info.eos_token_ids,
-                weights_id=info.weights_id,
+        settings = config.scheduler(
+            max_num_running_reqs=rows,
+            max_model_len=max_model_len,
+            num_kv_blocks=num_blocks,
+            eos_token_ids=info.eos_token_ids,
+            weights_id=info.weights_id,
+            kv_groups=info.kv_groups,
+        )
+        in_flight = settings.max_in_flight_tokens
+        self.kv = KVCacheActor(
+            KVCacheManager(
+                num_blocks, config.block_size, keyed, groups=info.kv_groups, max_in_flight_tokens=in_flight
             )
         )
+        core = Scheduler(settings)
         self.scheduler = SchedulerActor(
             core,
             reserve=self.kv.wants,
@@ -58,7 +63,14 @@ class Parts:
             max_waiting=self.max_unfinished,
         )
         self.runner.deliver_to(self.scheduler.mailbox.control_nowait)
-        intake = Intake(info, tokenizer, max_model_len=max_model_len, num_kv_blocks=num_blocks, keyed=keyed)
+        intake = Intake(
+            info,
+            tokenizer,
+            max_model_len=max_model_len,
+            num_kv_blocks=num_blocks,
+            sizes=settings.group_sizes(),
+            keyed=keyed,
+        )
         self.door = Door(intake, tokenizer)
         self.intake = IntakeActor(intake, self.board, submits=self.scheduler.submits, max_waiting=self.max_unfinished)
         # Started from the end of the data's way to its beginning: nobody sends to an actor that does not run.

@@ -11,6 +11,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 import msgspec
+import numpy as np
+
+from .plan import BoolArray, IntArray
 
 
 class KVGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +42,7 @@ class GroupSizes:
     def __init__(self, groups: Sequence[KVGroup], block_size: int, in_flight: int | None = None) -> None:
         self.windows = [group.window for group in groups]
         self.one_whole = self.windows == [None]
+        self.has_windows = any(window is not None for window in self.windows)
         self._block_size = block_size
         self._most = [self._most_in(window, in_flight) for window in self.windows]
 
@@ -51,6 +55,13 @@ class GroupSizes:
         """Blocks at a table's head that nobody needs once ``num_tokens`` are computed for good."""
         window = self.windows[group]
         return 0 if window is None else max(num_tokens - window + 1, 0) // self._block_size
+
+    def passes(self, before: IntArray, after: IntArray) -> BoolArray:
+        """Where a window passes a block between two counts of computed tokens."""
+        size = self._block_size
+        windows = {window for window in self.windows if window is not None}
+        firsts = [(np.maximum(n - window + 1, 0) // size for n in (before, after)) for window in windows]
+        return np.any([new > old for old, new in firsts], axis=0)
 
     def seen(self, group: int, num_blocks: int) -> int:
         """Of so many blocks how many, the last ones, the token behind them sees."""

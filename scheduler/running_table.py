@@ -24,8 +24,7 @@ class RunningTable:
         promised: outputs that steps under way will give.
         computed: tokens covered by the steps planned so far.
         settled: tokens computed by steps whose results were applied; kept only where some layers have a window.
-        passed: blocks at the head of its tables that no layer with the widest window needs, as far as the KV
-            cache was told.
+        told: ``settled`` as the KV cache was told last; likewise.
         prompt: tokens of the prompt.
         limit: count of tokens at which the request ends by length.
         blocks: blocks held.
@@ -41,6 +40,8 @@ class RunningTable:
         self.known = np.zeros(rows, np.int64)
         self.promised = np.zeros(rows, np.int64)
         self.computed = np.zeros(rows, np.int64)
+        self.settled = np.zeros(rows, np.int64)
+        self.told = np.zeros(rows, np.int64)
         self.prompt = np.zeros(rows, np.int64)
         self.limit = np.zeros(rows, np.int64)
         self.blocks = np.zeros(rows, np.int64)
@@ -106,6 +107,8 @@ class RunningTable:
             ("a negative promise", self.promised[order] < 0),
             ("more computed than there are tokens", self.computed[order] > target),
             ("a promise beyond the limit", target > self.limit[order]),
+            ("more settled than computed", self.settled[order] > self.computed[order]),
+            ("more told than settled", self.told[order] > self.settled[order]),
         ):
             if bad.any():
                 raise BooksError(f"{name}: {self.ids[order][bad].tolist()}")

@@ -42,6 +42,8 @@ from .statistics import SchedulerStatistics
 
 NOTHING_GRANTED = Granted()
 
+Growth = tuple[dict[int, BlockIds], dict[int, list[BlockIds]]]  # by row: the first group's blocks, further groups'
+
 
 class Scheduler:
     """Queues requests, plans steps, and applies their results. No await, no clock, no I/O."""
@@ -52,6 +54,7 @@ class Scheduler:
         self._rules: list[stops.StopRule] = [stops.StopTokens(), *stop_rules]
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
         self._requests: dict[str, RequestState] = {}
+        self._sizes = config.group_sizes()
         self._pool_blocks = config.num_kv_blocks
         self._free_blocks = config.num_kv_blocks or 0
         self._refused = False  # the head of the queue found no room in the last step
@@ -73,7 +76,7 @@ class Scheduler:
         """Queue a request. Raises InvalidRequestError for one that can never be served."""
         if request.request_id in self._requests:
             raise InvalidRequestError(f"request id {request.request_id!r} is in use by a request that is alive")
-        refuse_invalid(request, self.config, self._pool_blocks)
+        refuse_invalid(request, self.config, self._sizes, self._pool_blocks)
         state = RequestState(request)
         state.digests = list(request.block_digests or ())
         self._hash_known(state)
@@ -110,12 +113,14 @@ class Scheduler:
         )
         grow = blocks_wanted(self._table, draft)
         budget = config.max_num_scheduled_tokens - int(draft.num_tokens.sum())
+        settled = self._newly_passed()
         publish, admit = self._newly_full(draft), self._candidates(budget, now)
-        if not (self._releases or grow or publish or admit):
+        if not (self._releases or settled or grow or publish or admit):
             return None
         return Reserve(
             completed=self._tell(),
             release=self._take_releases(),
+            settled=settled,
             grow=grow,
             victims=self._victims(grow),
             publish=publish,
@@ -148,6 +153,9 @@ class Scheduler:
                 f"the result of step {output.step} came for step {plan.step}, after that of step {self._completed}"
             )
         self._completed = plan.step
+        if self._sizes.has_windows:
+            live = self._table.live(plan.rows, plan.epochs)
+            self._table.settled[plan.rows[live]] += plan.num_tokens[live]
         req_ids: list[str] = []
         token_ids: list[IntArray] = []
         cached: dict[str, int] = {}
@@ -188,6 +196,17 @@ class Scheduler:
         last_step = self._table.last_step
         return [Victim(req_id=s.request_id, fence=int(last_step[s.row])) for s in self.policy.victims(running)]
 
+    def _newly_passed(self) -> dict[str, int]:
+        """Requests of which a window has passed a block since the KV cache was told, with what is settled of them."""
+        if not self._sizes.has_windows:
+            return {}
+        table, order = self._table, self._table.order
+        due = order[self._sizes.passes(table.told[order], table.settled[order])]
+        table.told[due] = table.settled[due]
+        if len(due):
+            self._refused = False  # blocks come back: the head of the queue is asked for again
+        return dict(zip(table.ids[due].tolist(), table.settled[due].tolist(), strict=True))
+
     def _newly_full(self, draft: Draft) -> list[Publish]:
         if not self.config.enable_prefix_caching:
             return []
@@ -227,7 +246,7 @@ class Scheduler:
         )
 
     def _can_ever_fit(self, state: RequestState, now: float) -> bool:
-        error = pool_error(state.request, self.config, self._pool_blocks)
+        error = pool_error(state.request, self._sizes, self._pool_blocks)
         if error:
             self._finish([(state, Finished(reason=FinishReason.ERROR, error=error))], now)
         return not error
@@ -240,12 +259,20 @@ class Scheduler:
         draft, self._draft = self._draft, None
         return draft
 
-    def _apply_growth(self, granted: Granted) -> dict[int, BlockIds]:
-        grown = {self._requests[req_id].row: blocks for req_id, blocks in granted.grown.items()
-                 if req_id in self._requests}  # fmt: skip
-        for row, blocks in grown.items():
-            self._table.blocks[row] += len(blocks)
-        return grown
+    def _apply_growth(self, granted: Granted) -> Growth:
+        """What joins the tables of rows: in the first group of layers, and in each further one."""
+        grown: dict[int, BlockIds] = {}
+        more: dict[int, list[BlockIds]] = {}
+        for req_id, blocks in granted.grown.items():
+            if (state := self._requests.get(req_id)) is None:
+                continue
+            grown[state.row] = blocks
+            most = len(blocks)
+            if further := granted.grown_more.get(req_id):
+                more[state.row] = further
+                most = max(most, *map(len, further))
+            self._table.blocks[state.row] += most  # the shortest table got all that were asked for
+        return grown, more
 
     def _without_losers(self, draft: Draft, granted: Granted, now: float) -> tuple[IntArray, IntArray]:
         """The draft without requests that were preempted or that got no blocks."""
@@ -264,7 +291,7 @@ class Scheduler:
         self.policy.remove(state)
         token_ids, params = state.token_ids(), state.request.sampling_params
         num_prompt = len(state.request.prompt_token_ids)
-        limit = token_limit(state.request, self.config, self._pool_blocks)
+        limit = token_limit(state.request, self.config, self._sizes, self._pool_blocks)
         row = state.row = self._table.admit(state.request_id, token_ids, num_prompt, limit)
         state.status = RequestStatus.RUNNING
         if not state.num_preemptions:
@@ -273,7 +300,8 @@ class Scheduler:
         table.ignores_eos[row] = params.ignore_eos
         table.watched[row] = any(rule.applies_to(state.request) for rule in self._rules)
         table.computed[row] = admitted.num_cached_tokens
-        table.blocks[row] = len(admitted.block_ids)
+        table.settled[row] = table.told[row] = admitted.num_cached_tokens
+        table.blocks[row] = min(map(len, (admitted.block_ids, *admitted.more_block_ids)))
         covered = admitted.num_cached_tokens + admitted.num_scheduled_tokens
         table.published[row] = covered // self.config.block_size
         self._note("SCHEDULED", state.request_id, now)
@@ -283,6 +311,7 @@ class Scheduler:
             token_ids=token_ids,
             num_prompt_tokens=num_prompt,
             block_ids=admitted.block_ids,
+            more_block_ids=admitted.more_block_ids,
             num_computed_tokens=admitted.num_cached_tokens,
             sampling_params=params,
             adapter=state.request.adapter,
@@ -290,7 +319,7 @@ class Scheduler:
         )
 
     def _make_plan(
-        self, rows: IntArray, num_tokens: IntArray, grown: dict[int, BlockIds], fresh: list[NewRequestData]
+        self, rows: IntArray, num_tokens: IntArray, grown: Growth, fresh: list[NewRequestData]
     ) -> SchedulerOutput:
         table = self._table
         computed, target = table.computed[rows], table.known[rows] + table.promised[rows]
@@ -304,7 +333,8 @@ class Scheduler:
             num_computed=computed,
             num_outputs=target - table.prompt[rows],
             samples=samples,
-            grown=grown,
+            grown=grown[0],
+            grown_more=grown[1],
             scheduled_new_reqs=fresh,
             finished_req_ids=self._finished_ids,
             preempted_req_ids=self._preempted_ids,

@@ -1,10 +1,11 @@
 """Whatever happens to whom in which order, each request gets the tokens it gets alone."""
 
 import pytest
-from histories import History
+from histories import History, some_groups
 
-from callboard.scheduler import BlockPool, KVCacheManager, RunningTable
+from callboard.scheduler import BlockPool, KVCacheManager, RunningTable, Scheduler
 from callboard.scheduler.errors import BooksError
+from callboard.scheduler.kv_groups import ONE_GROUP, GroupSizes
 
 CAUGHT = (AssertionError, BooksError, IndexError, KeyError)
 
@@ -15,9 +16,15 @@ def test_every_request_of_a_random_history_gets_the_tokens_it_gets_alone(first: 
         History(seed).play()
 
 
-def _some_history_fails() -> None:
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_every_request_gets_its_tokens_with_several_groups_of_layers(first: int):
+    for seed in range(first, first + 100):
+        History(seed, some_groups(seed)).play()
+
+
+def _some_history_fails(grouped: bool = False) -> None:
     for seed in range(200):
-        History(seed).play()
+        History(seed, some_groups(seed) if grouped else ONE_GROUP).play()
 
 
 def test_a_block_that_is_freed_before_its_fence_is_caught(monkeypatch: pytest.MonkeyPatch):
@@ -43,3 +50,39 @@ def test_a_block_that_is_handed_out_while_another_request_holds_it_is_caught(mon
     monkeypatch.setattr(BlockPool, "share", share_without_counting)
     with pytest.raises(CAUGHT):
         _some_history_fails()
+
+
+def test_a_block_that_is_given_back_before_its_window_has_passed_it_is_caught(monkeypatch: pytest.MonkeyPatch):
+    passed = GroupSizes.passed
+    monkeypatch.setattr(GroupSizes, "passed", lambda self, group, num_tokens: passed(self, group, num_tokens + 1))
+    with pytest.raises(CAUGHT):
+        _some_history_fails(grouped=True)
+
+
+def test_a_window_that_is_taken_to_have_passed_what_is_only_planned_is_caught(monkeypatch: pytest.MonkeyPatch):
+    newly_passed = Scheduler._newly_passed
+
+    def by_plan(self: Scheduler) -> dict[str, int]:
+        self._table.settled[:] = self._table.computed
+        return newly_passed(self)
+
+    monkeypatch.setattr(Scheduler, "_newly_passed", by_plan)
+    with pytest.raises(CAUGHT):
+        _some_history_fails(grouped=True)
+
+
+def test_a_hit_that_lacks_a_block_in_sight_is_caught(monkeypatch: pytest.MonkeyPatch):
+    seen = GroupSizes.seen
+
+    def one_less(self: GroupSizes, group: int, num_blocks: int) -> int:
+        return seen(self, group, num_blocks) - (num_blocks > 0 and self.windows[group] not in (None, 1))
+
+    monkeypatch.setattr(GroupSizes, "seen", one_less)
+    with pytest.raises(CAUGHT):
+        _some_history_fails(grouped=True)
+
+
+def test_groups_that_find_each_others_blocks_are_caught(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("callboard.scheduler.kv_cache_manager._key", lambda digest, group: digest)
+    with pytest.raises(CAUGHT):
+        _some_history_fails(grouped=True)
