@@ -92,6 +92,7 @@ class SimulatedRunner:
             block_size=block_size,
             max_num_running_reqs=max_num_running_reqs,
             max_model_len=max_model_len,
+            eos_token_ids=eos_token_ids,
         )
         self._latency = latency or Latency()
         self._faults = faults or {}

@@ -8,7 +8,7 @@ changes this token and all that follow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 
 import numpy as np
@@ -48,12 +48,25 @@ def _choose(sums: Words, vocab_size: int) -> IntArray:
     return (_mix(sums) % np.uint64(vocab_size)).astype(np.int64)
 
 
+def _not_among(token: int, forbidden: Collection[int], vocab_size: int) -> int:
+    """The token, or the next one in turn that is allowed; the token itself if none is."""
+    turn = ((token + i) % vocab_size for i in range(vocab_size))
+    return next((other for other in turn if other not in forbidden), token)
+
+
 def toy_tokens(
-    prompt: Sequence[int], count: int, vocab_size: int, *, adapter: str | None = None, eos: Sequence[int] = ()
+    prompt: Sequence[int],
+    count: int,
+    vocab_size: int,
+    *,
+    adapter: str | None = None,
+    eos: Sequence[int] = (),
+    min_tokens: int = 0,
 ) -> list[int]:
     """What the model continues a prompt with, by definition: no cache, no batch, no steps.
 
-    Ends after the first token of ``eos``, or after ``count`` tokens.
+    Ends after the first token of ``eos``, or after ``count`` tokens; the first ``min_tokens``
+    are none of ``eos``.
     """
     tokens = list(prompt)
     word = _adapter_word(adapter)
@@ -61,7 +74,8 @@ def toy_tokens(
     total = (values * _weights(np.arange(len(tokens)))).sum(keepdims=True)
     while len(tokens) < len(prompt) + count:
         at = np.array([len(tokens)])
-        tokens.append(int(_choose(total, vocab_size)[0]))
+        early = len(tokens) - len(prompt) < min_tokens
+        tokens.append(_not_among(int(_choose(total, vocab_size)[0]), eos if early else (), vocab_size))
         if tokens[-1] in eos:
             break
         total = total + _slot_values(np.array(tokens[-1:]), at, np.full(1, word)) * _weights(at)
@@ -75,10 +89,18 @@ class ToyModel:
         vocab_size: tokens are 0..vocab_size-1.
         num_kv_blocks, block_size: size of the KV cache; block 0 is the null block.
         max_num_running_reqs, max_model_len: size of the tables.
+        eos_token_ids: tokens that are not chosen before a request's minimum.
     """
 
     def __init__(
-        self, *, vocab_size: int, num_kv_blocks: int, block_size: int, max_num_running_reqs: int, max_model_len: int
+        self,
+        *,
+        vocab_size: int,
+        num_kv_blocks: int,
+        block_size: int,
+        max_num_running_reqs: int,
+        max_model_len: int,
+        eos_token_ids: tuple[int, ...] = (),
     ) -> None:
         rows, blocks = max_num_running_reqs, -(-(max_model_len + 1) // block_size)
         self.vocab_size, self.block_size = vocab_size, block_size
@@ -87,6 +109,9 @@ class ToyModel:
         self._tables = np.zeros((rows, blocks), np.int64)
         self._table_lens = np.zeros(rows, np.int64)
         self._adapters: Words = np.zeros(rows, np.uint64)
+        self._min_tokens = np.zeros(rows, np.int64)
+        self._end_ids: list[set[int]] = [set()] * rows
+        self._eos_token_ids = eos_token_ids
 
     def execute(self, plan: SchedulerOutput) -> IntArray:
         """Compute one step; returns a token for each entry that samples, in plan order."""
@@ -98,6 +123,7 @@ class ToyModel:
         ends = plan.num_computed + plan.num_tokens
         rows, ends = plan.rows[plan.samples], ends[plan.samples]
         tokens = _choose(self._sums(rows, ends), self.vocab_size)
+        self._forbid_early_ends(tokens, rows, plan.num_outputs[plan.samples])
         self._tokens[rows, ends] = tokens
         return tokens
 
@@ -105,7 +131,15 @@ class ToyModel:
         self._tokens[new.row, : len(new.token_ids)] = new.token_ids
         self._table_lens[new.row] = 0
         self._adapters[new.row] = _adapter_word(new.adapter)
+        params = new.sampling_params
+        self._min_tokens[new.row] = params.min_tokens
+        self._end_ids[new.row] = {*(params.stop_token_ids or ()), *(() if params.ignore_eos else self._eos_token_ids)}
         self._extend_table(new.row, new.block_ids)
+
+    def _forbid_early_ends(self, tokens: IntArray, rows: IntArray, outputs: IntArray) -> None:
+        (early,) = np.nonzero(outputs < self._min_tokens[rows])
+        for i in early.tolist():
+            tokens[i] = _not_among(int(tokens[i]), self._end_ids[rows[i]], self.vocab_size)
 
     def _extend_table(self, row: int, blocks: list[int]) -> None:
         length = int(self._table_lens[row])
