@@ -15,6 +15,7 @@ from ..runner.runner import Runner
 from ..scheduler.errors import ConfigError, EngineDeadError, InvalidRequestError
 from ..scheduler.messages import ResetPrefixCache
 from ..scheduler.params import SamplingParams
+from ..scheduler.stops import StopRule, checked_rules
 from .config import EngineConfig
 from .event_log import EventStream
 from .outputs import EngineStats, RequestOutput
@@ -41,21 +42,28 @@ class Engine:
         config: settings; None: the defaults.
         runner: what computes the steps.
         tokenizer: turns text into tokens and back; None: token ids in and out.
+        stop_rules: ends of requests beyond end tokens, stop tokens and length (``StopRule``).
     """
 
     def __init__(
-        self, config: EngineConfig | None = None, *, runner: Runner, tokenizer: Tokenizer | None = None
+        self,
+        config: EngineConfig | None = None,
+        *,
+        runner: Runner,
+        tokenizer: Tokenizer | None = None,
+        stop_rules: Sequence[StopRule] = (),
     ) -> None:
         self.config = config or EngineConfig()
         self.runner = runner
         self.tokenizer = tokenizer
+        self.stop_rules = checked_rules(stop_rules)
         self._parts: Parts | None = None
         self._started = False
         self._cause: BaseException | None = None
         self._left = False
 
     @classmethod
-    def from_pretrained(cls, path_or_name: str, **config: Any) -> Self:
+    def from_pretrained(cls, path_or_name: str, *, stop_rules: Sequence[StopRule] = (), **config: Any) -> Self:
         """An engine for a model's files: a Hugging Face folder, a .gguf file, or an installed model's name.
 
         Reads the model's description and tokenizer; the weights are read when the engine starts.
@@ -66,7 +74,7 @@ class Engine:
 
         settings = EngineConfig(model=str(path_or_name), **config)
         runner, tokenizer = load(settings)
-        return cls(settings, runner=runner, tokenizer=tokenizer)
+        return cls(settings, runner=runner, tokenizer=tokenizer, stop_rules=stop_rules)
 
     # --- life
 
@@ -76,7 +84,7 @@ class Engine:
         self._started = True
         try:
             # Checks the settings against the runner's limits, before weights are read.
-            parts = Parts(self.config, self.runner, self.tokenizer)
+            parts = Parts(self.config, self.runner, self.tokenizer, self.stop_rules)
             parts.pipeline.on_failure(self.end_with)
             if start := getattr(self.runner, "start", None):
                 await start()

@@ -41,6 +41,7 @@ class StreamState:
         self._num_fed = 0  # tokens turned into text
         self._new_text: list[str] = []
         self._hidden = 0  # tokens at the end whose text is not shown
+        self._cut = False  # a stop string was found: no text comes after it
         self._closed = False  # the last output was given
         self._arrived = arrived
         self._first_token: float | None = None
@@ -156,14 +157,14 @@ class StreamState:
         if not tokens:
             return None
         new, matched = self._text.feed(tokens)
+        self._cut = matched is not None
         self._new_text.append(new)
         return matched
 
     def _take_text(self, finished: bool) -> str:
         if self._text is None:
             return ""
-        by_string = self.end is not None and isinstance(self.end.stop_reason, str)
-        if not by_string:
+        if not self._cut:
             self._feed_text()
             if finished:
                 self._new_text.append(self._text.finish())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..actors import LoopPort
 from ..runner.runner import Runner
 from ..runner.runner_actor import RunnerActor
@@ -11,6 +13,7 @@ from ..scheduler.kv_cache_manager import KVCacheManager
 from ..scheduler.messages import Abort, EngineCoreEvent
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.scheduler_actor import SchedulerActor
+from ..scheduler.stops import StopRule
 from .board import Board
 from .config import EngineConfig
 from .delivery import DeliveryActor
@@ -24,7 +27,9 @@ from .tokenizer import Tokenizer
 class Parts:
     """The actors of a running engine and what they share."""
 
-    def __init__(self, config: EngineConfig, runner: Runner, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, config: EngineConfig, runner: Runner, tokenizer: Tokenizer | None, stop_rules: Sequence[StopRule] = ()
+    ) -> None:
         info = runner.info
         max_model_len = _at_most("max_model_len", config.max_model_len, info.max_model_len)
         num_blocks = _at_most("num_kv_blocks", config.num_kv_blocks, info.num_kv_blocks)
@@ -48,7 +53,8 @@ class Parts:
                 num_kv_blocks=num_blocks,
                 eos_token_ids=info.eos_token_ids,
                 weights_id=info.weights_id,
-            )
+            ),
+            stop_rules,
         )
         self.scheduler = SchedulerActor(
             core,

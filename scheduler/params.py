@@ -33,12 +33,22 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
 class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True):
     """Ends a request whose tail repeats one pattern ``min_count`` times back to back.
 
-    Pattern lengths are in tokens; ``max_pattern_size`` 0 turns it off.
+    Pattern lengths are in tokens; ``min_pattern_size`` 0 means 1. ``max_pattern_size`` 0, a
+    minimum above it, or a count below 2 turns it off. Nothing ends before ``min_tokens``.
     """
 
     max_pattern_size: int = 0
     min_pattern_size: int = 0
     min_count: int = 2
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            _whole(f"repetition_detection.{name}", getattr(self, name), 0, 2**31)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether anything can be found at all."""
+        return self.min_count >= 2 and max(self.min_pattern_size, 1) <= self.max_pattern_size
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +65,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         min_tokens: end and stop tokens are not sampled before this many tokens.
         stop: strings that end the text; not part of it unless ``include_stop_str_in_output``.
         stop_token_ids: token ids that end the request.
+        repetition_detection: ends a request whose tail repeats itself, with reason "repetition".
         output_kind: what each RequestOutput carries: what is new, all so far, or only the end.
 
     Lists are copied to tuples: what their owner does to them afterwards changes no request.
@@ -140,7 +151,6 @@ NOT_BUILT: dict[str, Any] = {
     "bad_words": None,
     "logprobs": None,
     "prompt_logprobs": None,
-    "repetition_detection": None,
     "structured_output": None,
 }
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from .params import SamplingParams
+
+if TYPE_CHECKING:
+    from .repetition import RepetitionWatch
 
 
 class RequestStatus(enum.IntEnum):
@@ -81,6 +85,7 @@ class RequestState:
         "num_cached_tokens",
         "num_preemptions",
         "output_token_ids",
+        "repetition",
         "request",
         "row",
         "status",
@@ -94,6 +99,7 @@ class RequestState:
         self.digests: list[bytes] = []
         self.num_cached_tokens = 0  # of the prompt, at the first admission
         self.num_preemptions = 0
+        self.repetition: RepetitionWatch | None = None  # for a request that asks for it
 
     @property
     def request_id(self) -> str:

@@ -35,6 +35,7 @@ from .messages import (
 )
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .policy import make_policy
+from .repetition import watch_repetition
 from .request import STATUS_OF_REASON, FinishReason, Request, RequestState, RequestStatus
 from .results import waves_of_tokens
 from .running_table import RunningTable
@@ -49,7 +50,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, stop_rules: Sequence[stops.StopRule] = ()) -> None:
         self.config = config
         self.policy = make_policy(config.policy)
-        self._rules: list[stops.StopRule] = [stops.StopTokens(), *stop_rules]
+        self._rules = stops.checked_rules(stop_rules)
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
         self._requests: dict[str, RequestState] = {}
         self._pool_blocks = config.num_kv_blocks
@@ -75,6 +76,7 @@ class Scheduler:
             raise InvalidRequestError(f"request id {request.request_id!r} is in use by a request that is alive")
         refuse_invalid(request, self.config, self._pool_blocks)
         state = RequestState(request)
+        state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
         state.digests = list(request.block_digests or ())
         self._hash_known(state)
         self.policy.add(state)  # first: a policy that raises has taken nothing in
@@ -271,7 +273,8 @@ class Scheduler:
             state.num_cached_tokens = admitted.num_cached_tokens
         table = self._table
         table.ignores_eos[row] = params.ignore_eos
-        table.watched[row] = any(rule.applies_to(state.request) for rule in self._rules)
+        table.watched[row] = state.repetition is not None or any(rule.applies_to(state.request) for rule in self._rules)
+        table.stop_at(row, params.stop_token_ids or ())
         table.computed[row] = admitted.num_cached_tokens
         table.blocks[row] = len(admitted.block_ids)
         covered = admitted.num_cached_tokens + admitted.num_scheduled_tokens
@@ -326,7 +329,7 @@ class Scheduler:
 
     def _end_of_requests(self, rows: IntArray, token_ids: IntArray, now: float) -> None:
         table = self._table
-        suspect = (table.known[rows] >= table.limit[rows]) | table.watched[rows]
+        suspect = (table.known[rows] >= table.limit[rows]) | table.watched[rows] | table.stopped(rows, token_ids)
         for eos in self.config.eos_token_ids:
             suspect |= (token_ids == eos) & ~table.ignores_eos[rows]
         ends = [(state, end) for row in rows[suspect].tolist() for state, end in self._end_of(row)]
@@ -336,7 +339,7 @@ class Scheduler:
         table, state = self._table, self._requests[self._table.ids[row]]
         try:
             end = stops.check_token(
-                state.request,
+                state,
                 table.tokens[row, table.prompt[row] : table.known[row]],
                 at_limit=bool(table.known[row] >= table.limit[row]),
                 eos_token_ids=self.config.eos_token_ids,
