@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from . import stops
+from .block_keys import BlockKeys
 from .config import SchedulerConfig
 from .draft import Draft, blocks_wanted, newly_full, want_running
 from .errors import BooksError, ConfigError, InvalidRequestError
-from .hashing import extend_keys, root_key
 from .kv_cache_manager import KVCacheManager
 from .limits import pool_error, refuse_invalid, token_limit
 from .messages import (
@@ -52,6 +52,7 @@ class Scheduler:
         self.policy = make_policy(config.policy)
         self._rules = stops.checked_rules(stop_rules)
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
+        self._keys = BlockKeys(config)
         self._requests: dict[str, RequestState] = {}
         self._pool_blocks = config.num_kv_blocks
         self._free_blocks = config.num_kv_blocks or 0
@@ -78,7 +79,7 @@ class Scheduler:
         state = RequestState(request)
         state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
         state.digests = list(request.block_digests or ())
-        self._hash_known(state)
+        self._keys.hash_known(state)
         self.policy.add(state)  # first: a policy that raises has taken nothing in
         self._requests[request.request_id] = state
         self._num_prompt_tokens += len(request.prompt_token_ids)
@@ -198,7 +199,11 @@ class Scheduler:
     def _publish(self, row: int, full: int) -> Publish:
         self._table.published[row] = full
         state = self._requests[self._table.ids[row]]
-        return Publish(req_id=state.request_id, num_full_blocks=full, digests=self._extend_digests(state, full))
+        return Publish(
+            req_id=state.request_id,
+            num_full_blocks=full,
+            digests=self._keys.extend(state, self._table.tokens[state.row], full),
+        )
 
     def _tell(self) -> int:
         """The last step that has ended, as the KV cache is told now."""
@@ -381,7 +386,7 @@ class Scheduler:
         row, table = state.row, self._table
         full = int(min(table.computed[row], table.known[row])) // self.config.block_size
         fence = int(table.last_step[row])
-        digests = self._extend_digests(state, full)
+        digests = self._keys.extend(state, self._table.tokens[state.row], full)
         self._releases.append(
             Release(req_id=state.request_id, fence=fence, digests=digests, num_full_blocks=full)
         )  # fmt: skip
@@ -395,37 +400,13 @@ class Scheduler:
         state.output_token_ids = self._table.outputs(state.row)
         self._table.drop([state.row])
         state.row = -1
-        self._hash_known(state)
+        self._keys.hash_known(state)
         state.status = RequestStatus.PREEMPTED
         state.num_preemptions += 1
         self._num_preemptions += 1
         self._preempted_ids.add(state.request_id)
         self.policy.requeue(state)
         self._note("PREEMPTED", state.request_id, now)
-
-    # --- keys of blocks
-
-    def _hash_known(self, state: RequestState) -> None:
-        """Make the keys of a request that holds no row, up to its last full block."""
-        if self.config.enable_prefix_caching:
-            size, keys = self.config.block_size, state.digests
-            extend_keys(keys, self._root(state.request), state.token_ids()[len(keys) * size :], size)
-
-    def _extend_digests(self, state: RequestState, full: int) -> list[bytes]:
-        """Make the keys of a running request's blocks up to ``full``; returns the new ones."""
-        size, keys, have = self.config.block_size, state.digests, len(state.digests)
-        if full > have and self.config.enable_prefix_caching:
-            tokens = self._table.tokens[state.row, have * size : full * size]
-            extend_keys(keys, self._root(state.request), tokens, size)
-        return keys[have:]
-
-    def _root(self, request: Request) -> bytes:
-        return root_key(
-            weights_id=self.config.weights_id,
-            block_size=self.config.block_size,
-            adapter=request.adapter,
-            salt=request.cache_salt,
-        )
 
     # --- accounts
 
