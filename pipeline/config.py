@@ -37,7 +37,7 @@ def _is_duration(value: object) -> bool:
 # Whole numbers have their types checked with their limits.
 _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("model",), lambda value: isinstance(value, str | None), "text or None"),
-    (("dtype", "device"), lambda value: isinstance(value, str), "text"),
+    (("dtype", "device", "prefix_hash"), lambda value: isinstance(value, str), "text"),
     (("enable_chunked_prefill", "enable_prefix_caching"), lambda value: isinstance(value, bool), "True or False"),
     (("watermark",), _is_number, "a number"),
     (("stop_timeout",), _is_duration, "a number of seconds above 0"),
@@ -72,6 +72,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         long_prefill_token_threshold: most tokens of one request in a step that serves others; 0: no cap.
         enable_chunked_prefill: whether a prompt may be split over steps.
         enable_prefix_caching: whether equal prefixes are computed once.
+        prefix_hash: digest that names cached blocks: "sha256", "blake2b", or cut, as in "sha256-128".
         policy: "fcfs", "priority", or a ``Policy``.
         steps_in_flight: steps planned ahead of their results; 1 waits for each, 2 overlaps.
         max_waiting: unfinished requests beyond the running ones; more are refused.
@@ -91,6 +92,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     long_prefill_token_threshold: int = 0
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
+    prefix_hash: str = "sha256"
     watermark: float = 0.0
     policy: str | Policy = "fcfs"
     steps_in_flight: int = 2

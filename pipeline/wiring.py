@@ -64,7 +64,13 @@ class Parts:
             max_waiting=self.max_unfinished,
         )
         self.runner.deliver_to(self.scheduler.mailbox.control_nowait)
-        intake = Intake(info, tokenizer, max_model_len=max_model_len, num_kv_blocks=num_blocks, keyed=keyed)
+        intake = Intake(
+            info,
+            tokenizer,
+            max_model_len=max_model_len,
+            num_kv_blocks=num_blocks,
+            prefix_hash=config.prefix_hash if keyed else None,
+        )
         self.door = Door(intake, tokenizer)
         self.intake = IntakeActor(intake, self.board, submits=self.scheduler.submits, max_waiting=self.max_unfinished)
         # Started from the end of the data's way to its beginning: nobody sends to an actor that does not run.

@@ -230,6 +230,7 @@ class Scheduler:
             req_id=state.request_id,
             num_tokens=state.num_tokens,
             digests=state.digests,
+            read_cache=state.request.sampling_params.reads_prefix_cache,
             resumed=state.num_preemptions > 0,
         )
 
