@@ -75,9 +75,12 @@ class Board:
     def deliver(self, outputs: EngineCoreOutputs, now: float) -> None:
         """Bring one step's tokens and ends to their streams; requests that have left are passed over."""
         streams = self._streams
-        for key, cached in outputs.cached.items():
+        for event in outputs.events:
+            if state := streams.get(event.request_id):
+                state.note(event)
+        for key, prefill in outputs.prefill.items():
             if state := streams.get(key):
-                state.num_cached_tokens = cached
+                state.prefill = prefill
         for key, end in outputs.finished.items():
             if state := streams.get(key):
                 state.announce(end)
@@ -104,10 +107,9 @@ class Board:
         self.abort(list(self._keys.get(request_id, ())), now)
 
     def abort_all(self, now: float) -> list[str]:
-        """End every request; returns the ids, one for each completion."""
-        ids = [state.request_id for state in self._streams.values()]
+        """End every request; returns the keys of all whose end the scheduler has not told yet."""
         self.abort(list(self._streams), now)
-        return ids
+        return sorted(self._leaving)
 
     def fail(self, key: str, error: BaseException) -> None:
         """End a request that no other part of the engine has, by an error."""

@@ -101,7 +101,8 @@ class Parts:
         now = self.port.time()
         step = self.scheduler.core.statistics().num_steps
         ended = self.board.abort_all(now)
-        self.events.add([EngineCoreEvent(kind="FINISHED", request_id=r, step=step, time=now) for r in ended])
+        # The scheduler may say so too, later: by then nobody listens any more.
+        self.events.add([EngineCoreEvent(kind="FINISHED", request_id=key, step=step, time=now) for key in ended])
         self.events.close()
 
     def abort_from_anywhere(self, keys: list[str]) -> None:
