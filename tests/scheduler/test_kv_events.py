@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from histories import History
 from play import Play, some
 
 from callboard.scheduler import EngineCoreOutputs
@@ -186,3 +187,43 @@ def test_a_full_buffer_replays_the_newest(size: int):
     buffer = ReplayBuffer(size)
     buffer.add(batches(size + 10))
     assert [batch.number for batch in buffer.since(0)] == list(range(10, size + 10))
+
+
+class FollowedHistory(History):
+    """A random history from whose events a picture of the cache is made."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.scheduler.follow(Follow(kv_events=True))
+        self.picture: set[bytes] = set()
+        self.root = root_key(block_size=self.block_size)
+
+    def _plan(self) -> None:
+        super()._plan()
+        self.look()
+
+    def look(self) -> None:
+        for batch in self.scheduler.reports.take_batches():
+            for event in batch.events:
+                self._see(event)
+
+    def _see(self, event: KVEvent) -> None:
+        if isinstance(event, BlockRemoved):
+            assert set(event.block_hashes) <= self.picture
+            self.picture -= set(event.block_hashes)
+        elif isinstance(event, BlockStored):
+            told: list[bytes] = []
+            extend_keys(told, event.parent_block_hash or self.root, event.token_ids, self.block_size)
+            assert told == event.block_hashes
+            self.picture |= set(told)
+
+
+def test_in_any_history_keys_are_those_of_the_tokens_told_and_the_picture_is_the_cache():
+    stored = 0
+    for seed in range(300):
+        history = FollowedHistory(seed)
+        history.play()
+        history.look()
+        assert len(history.picture) == history.kv.statistics().num_cached_blocks, seed
+        stored += len(history.picture)
+    assert stored > 300
