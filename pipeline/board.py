@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ..scheduler.errors import BooksError, InvalidRequestError
 from ..scheduler.messages import EngineCoreOutputs, Finished
 from ..scheduler.request import FinishReason
+from .prompt_load import PromptLoad
 from .stream import StreamState
 
 ABORTED = Finished(reason=FinishReason.ABORT)
@@ -38,6 +39,7 @@ class Board:
         self._keys: dict[str, list[str]] = {}  # request id -> keys of its completions that are on the board
         self._leaving: set[str] = set()  # keys of requests that ended here and not yet elsewhere
         self._numbers = itertools.count()
+        self.load = PromptLoad()
         self.num_finished = 0
 
     def __len__(self) -> int:
@@ -81,6 +83,7 @@ class Board:
         for key, prefill in outputs.prefill.items():
             if state := streams.get(key):
                 state.prefill = prefill
+                self.load.leave(key)
         for key, end in outputs.finished.items():
             if state := streams.get(key):
                 state.announce(end)
@@ -132,6 +135,7 @@ class Board:
             if not keys:
                 del self._keys[state.request_id]
             self._leaving.add(key)
+            self.load.leave(key)
             self.num_finished += 1
         return state
 

@@ -76,6 +76,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         policy: "fcfs", "priority", or a ``Policy``.
         steps_in_flight: steps planned ahead of their results; 1 waits for each, 2 overlaps.
         max_waiting: unfinished requests beyond the running ones; more are refused.
+        max_waiting_tokens: prompt tokens of requests without an output yet; once there are as many,
+            further requests are refused. 0 refuses all, None none.
         num_threads: the runner's threads.
         stop_timeout: seconds that stopping gives the actors.
     """
@@ -97,6 +99,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     policy: str | Policy = "fcfs"
     steps_in_flight: int = 2
     max_waiting: int = 100_000
+    max_waiting_tokens: int | None = None
     num_threads: int | None = None
     stop_timeout: float = 5.0
     speculative: SpeculativeConfig | None = None
@@ -109,6 +112,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     def __post_init__(self) -> None:
         self._check_types()
         at_least("max_waiting", self.max_waiting, 0)
+        if self.max_waiting_tokens is not None:
+            at_least("max_waiting_tokens", self.max_waiting_tokens, 0)
         for name in ("max_model_len", "max_num_running_reqs", "kv_cache_memory", "num_threads"):
             if (value := getattr(self, name)) is not None:
                 at_least(name, value, 1)

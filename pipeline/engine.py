@@ -256,6 +256,8 @@ class Engine:
         parts.board.add(states)
         # There is a place: each holder of one is on the board, or leaving it.
         keys = [state.key for state in states]
+        for key in keys:
+            parts.board.load.enter(key, len(prompted.token_ids or ()))
         parts.intake.prompts.send_nowait(msgspec.structs.replace(prompted, keys=keys, arrived=now))
         state = states[0] if len(states) == 1 else ParallelState(states)
         return RequestStream(state, parts.abort_from_anywhere, parts.port)

@@ -171,4 +171,5 @@ class IntakeActor(Actor):
             return
         stream.prompt_token_ids = tokens
         stream.num_prompt_tokens = len(tokens)
+        self._board.load.enter(stream.key, len(tokens))
         self._submits.send_nowait(Submit(request))

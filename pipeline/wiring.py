@@ -39,6 +39,7 @@ class Parts:
         self.stopped = False
         self.port = LoopPort()
         self.max_unfinished = config.max_waiting + rows
+        self.max_waiting_tokens = config.max_waiting_tokens
         self.board = Board(self._tell_abort)
         self.events = EventLog(self.port)
         depth = config.steps_in_flight
@@ -93,6 +94,13 @@ class Parts:
             raise EngineOverloadedError(
                 f"{self.board.num_places} requests are unfinished{more}, limit is {self.max_unfinished} "
                 f"(max_waiting and max_num_running_reqs together); try again later (request {request_id})"
+            )
+
+        limit, load = self.max_waiting_tokens, self.board.load.total
+        if limit is not None and load >= limit:
+            raise EngineOverloadedError(
+                f"{load} prompt tokens wait to be computed, limit is {limit} (max_waiting_tokens); "
+                f"try again later (request {request_id})"
             )
 
     def stop(self) -> None:
