@@ -7,7 +7,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from callboard import Engine, EngineConfig, SamplingParams, Timings
+from callboard import Engine, EngineConfig, EngineDeadError, SamplingParams, Timings
 from callboard.actors import LoopPort
 from callboard.pipeline.followers import Followers
 from callboard.runner import SimulatedRunner
@@ -175,3 +175,17 @@ async def test_an_output_tells_how_its_prompt_was_come_by():
         assert engine.stats().prefix_hit_rate == 8 / 20
     assert cold.prefill == PrefillStats(num_prompt_tokens=10, num_cached_tokens=0, num_cacheable_tokens=8)
     assert warm.prefill == PrefillStats(num_prompt_tokens=10, num_cached_tokens=8)
+
+
+async def test_all_followers_get_the_cause_of_the_engines_end_after_what_came():
+    faults = dict.fromkeys(range(8, 40), RuntimeError("burnt"))  # plans without tokens are numbered too
+    runner = SimulatedRunner(vocab_size=100, num_kv_blocks=64, block_size=4, max_model_len=100, faults=faults)
+    async with Engine(EngineConfig(block_size=4, steps_in_flight=1), runner=runner) as engine:
+        steps, blocks = engine.step_stats(), engine.kv_events()
+        with pytest.raises(EngineDeadError):
+            await engine.complete(PROMPT, greedy(30))
+        for follower in (steps, blocks):
+            assert await anext(follower)
+            with pytest.raises(EngineDeadError, match="burnt"):
+                assert [one async for one in follower] == "never"
+            assert [one async for one in follower] == []

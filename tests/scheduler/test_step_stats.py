@@ -174,3 +174,13 @@ def test_the_hit_rate_of_the_scheduler_leaves_victims_out():
     play.add("second", some(40))
     play.step()
     assert play.scheduler.statistics().prefix_hit_rate == 32 / 80
+
+
+def test_a_request_that_is_put_off_three_times_counts_once():
+    play = followed(caching=True, blocks=4)
+    play.add("running", 48, max_tokens=5)
+    play.step()
+    assert stats(play).prefix == PrefixCacheStats(requests=1, queries=48)
+    play.add("waiting", 32, max_tokens=1)
+    told = [(play.step(), stats(play).prefix)[1] for _ in range(5)]
+    assert told == [PrefixCacheStats()] * 4 + [PrefixCacheStats(requests=1, queries=32)]
