@@ -51,12 +51,12 @@ async def test_a_preempted_request_is_queued_scheduled_preempted_scheduled_and_f
     async with make(blocks=6) as engine:
         events = engine.events()
         streams = [engine.generate([*PROMPT[:6], i], greedy(12), request_id=f"r{i}") for i in (1, 2)]
-        for stream in streams:
-            assert [output async for output in stream][-1].finished
+        last = [[output async for output in stream][-1] for stream in streams]
     second = [event async for event in events if event.request_id == "r2"]
     kinds = " ".join(event.kind for event in second)
     assert re.fullmatch("QUEUED SCHEDULED( PREEMPTED SCHEDULED)+ FINISHED", kinds)
     assert [event.time for event in second] == sorted(event.time for event in second)
+    assert (last[1].timings.queued, last[1].timings.scheduled) == (second[0].time, second[1].time)
 
 
 async def test_cached_blocks_are_told_in_numbered_batches():
