@@ -39,6 +39,7 @@ class Parts:
         self.stopped = False
         self.port = LoopPort()
         self.max_unfinished = config.max_waiting + rows
+        self.max_waiting_tokens = config.max_waiting_tokens
         self.board = Board(self._tell_abort)
         self.events = EventLog(self.port)
         depth = config.steps_in_flight
@@ -64,7 +65,13 @@ class Parts:
             max_waiting=self.max_unfinished,
         )
         self.runner.deliver_to(self.scheduler.mailbox.control_nowait)
-        intake = Intake(info, tokenizer, max_model_len=max_model_len, num_kv_blocks=num_blocks, keyed=keyed)
+        intake = Intake(
+            info,
+            tokenizer,
+            max_model_len=max_model_len,
+            num_kv_blocks=num_blocks,
+            prefix_hash=config.prefix_hash if keyed else None,
+        )
         self.door = Door(intake, tokenizer)
         self.intake = IntakeActor(intake, self.board, submits=self.scheduler.submits, max_waiting=self.max_unfinished)
         # Started from the end of the data's way to its beginning: nobody sends to an actor that does not run.
@@ -89,13 +96,21 @@ class Parts:
                 f"(max_waiting and max_num_running_reqs together); try again later (request {request_id})"
             )
 
+        limit, load = self.max_waiting_tokens, self.board.load.total
+        if limit is not None and load >= limit:
+            raise EngineOverloadedError(
+                f"{load} prompt tokens wait to be computed, limit is {limit} (max_waiting_tokens); "
+                f"try again later (request {request_id})"
+            )
+
     def stop(self) -> None:
         """End every request and tell whoever follows; nothing is accepted from now on."""
         self.stopped = True
         now = self.port.time()
         step = self.scheduler.core.statistics().num_steps
         ended = self.board.abort_all(now)
-        self.events.add([EngineCoreEvent(kind="FINISHED", request_id=r, step=step, time=now) for r in ended])
+        # The scheduler may say so too, later: by then nobody listens any more.
+        self.events.add([EngineCoreEvent(kind="FINISHED", request_id=key, step=step, time=now) for key in ended])
         self.events.close()
 
     def abort_from_anywhere(self, keys: list[str]) -> None:

@@ -31,7 +31,8 @@ class BlockKeys:
         return state.digests[have:]
 
     def _extend(self, state: RequestState, tokens: TokenArray | list[int]) -> None:
-        extend_keys(state.digests, self._root(state.request), tokens, self._config.block_size)
+        config = self._config
+        extend_keys(state.digests, self._root(state.request), tokens, config.block_size, digest=config.prefix_hash)
 
     def _root(self, request: Request) -> bytes:
         return root_key(
@@ -39,4 +40,5 @@ class BlockKeys:
             block_size=self._config.block_size,
             adapter=request.adapter,
             salt=request.cache_salt,
+            digest=self._config.prefix_hash,
         )

@@ -66,6 +66,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         stop: strings that end the text; not part of it unless ``include_stop_str_in_output``.
         stop_token_ids: token ids that end the request.
         repetition_detection: ends a request whose tail repeats itself, with reason "repetition".
+        skip_reading_prefix_cache: every token of the prompt is computed, and kept for others;
+            always so with ``prompt_logprobs``.
         output_kind: what each RequestOutput carries: what is new, all so far, or only the end.
 
     Lists are copied to tuples: what their owner does to them afterwards changes no request.
@@ -97,6 +99,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     structured_output: StructuredOutput | None = None
     output_kind: OutputKind = "delta"
     skip_special_tokens: bool = True
+    skip_reading_prefix_cache: bool = False
 
     def __post_init__(self) -> None:
         _whole("n", self.n, 1, 2**31)
@@ -115,7 +118,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidRequestError(f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}")
         if self.output_kind not in ("delta", "cumulative", "final"):
             raise InvalidRequestError(f"output_kind is {self.output_kind!r}, known are 'delta', 'cumulative', 'final'")
-        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "skip_reading_prefix_cache"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequestError(f"{name} is {getattr(self, name)!r}, needed is True or False")
         _stop_strings(self.stop)
@@ -131,6 +134,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     def greedy(self) -> bool:
         """Whether the likeliest token is taken."""
         return self.temperature == 0.0
+
+    @property
+    def reads_prefix_cache(self) -> bool:
+        """Whether tokens that are in the prefix cache need not be computed."""
+        return not self.skip_reading_prefix_cache and self.prompt_logprobs is None
 
     @property
     def stop_strings(self) -> list[str]:

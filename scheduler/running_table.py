@@ -119,6 +119,9 @@ class RunningTable:
         if len(set(order.tolist())) != len(order) or len(order) + len(self._free) != len(self.epoch):
             raise BooksError(f"{len(order)} rows in order, {len(self._free)} free, {len(self.epoch)} in all")
         target = self.known[order] + self.promised[order]
+        stopping = int((self.stop_ids[:, 0] != NO_TOKEN).sum())
+        if stopping != self._num_stopping or stopping > len(order):
+            raise BooksError(f"{stopping} rows have stop ids, {self._num_stopping} were counted, {len(order)} run")
         for name, bad in (
             ("an idle row in order", self.epoch[order] == IDLE),
             ("a negative promise", self.promised[order] < 0),

@@ -10,6 +10,7 @@ before is known, and nothing here asks how many steps are under way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from .config import SchedulerConfig
 from .draft import Draft, blocks_wanted, newly_full, want_running
 from .errors import BooksError, ConfigError, InvalidRequestError
 from .kv_cache_manager import KVCacheManager
+from .kv_events import Described
 from .limits import pool_error, refuse_invalid, token_limit
 from .messages import (
     Admit,
@@ -26,6 +28,7 @@ from .messages import (
     EngineCoreEvent,
     EngineCoreOutputs,
     Finished,
+    Follow,
     Granted,
     Grow,
     Publish,
@@ -36,10 +39,11 @@ from .messages import (
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .policy import make_policy
 from .repetition import watch_repetition
+from .reports import Reports, described
 from .request import STATUS_OF_REASON, FinishReason, Request, RequestState, RequestStatus
 from .results import waves_of_tokens
 from .running_table import RunningTable
-from .statistics import SchedulerStatistics
+from .statistics import PrefillStats, SchedulerStatistics
 
 NOTHING_GRANTED = Granted()
 
@@ -54,6 +58,7 @@ class Scheduler:
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
         self._keys = BlockKeys(config)
         self._requests: dict[str, RequestState] = {}
+        self.reports = Reports(config.block_size, config.enable_prefix_caching)
         self._pool_blocks = config.num_kv_blocks
         self._free_blocks = config.num_kv_blocks or 0
         self._refused = False  # the head of the queue found no room in the last step
@@ -127,6 +132,7 @@ class Scheduler:
             prefill_cap=self._prefill_cap(),
             split_prompts=config.enable_chunked_prefill,
             keep_free=int(config.watermark * (self._pool_blocks or 0)),
+            report=self.reports.follows_kv,
         )
 
     def commit(self, granted: Granted, now: float) -> SchedulerOutput:
@@ -134,8 +140,8 @@ class Scheduler:
         draft = self._take_draft()
         self._step += 1
         if granted is not NOTHING_GRANTED:
-            self._free_blocks = granted.num_free_blocks
             self._refused = granted.refused
+            self.take_answer(granted, now)
         grown = self._apply_growth(granted)
         rows, num_tokens = self._without_losers(draft, granted, now)
         fresh = [self._admit(admitted, now) for admitted in granted.admitted]
@@ -153,29 +159,53 @@ class Scheduler:
         self._completed = plan.step
         req_ids: list[str] = []
         token_ids: list[IntArray] = []
-        cached: dict[str, int] = {}
+        prefill: dict[str, PrefillStats] = {}
         for rows, tokens in waves_of_tokens(plan, output, self._table):
             self._table.append(rows, tokens)
             req_ids += self._table.ids[rows].tolist()
             token_ids.append(tokens)
-            cached |= self._first_outputs(rows)
+            prefill |= self._first_outputs(rows)
             self._end_of_requests(rows, tokens, now)
         self._num_tokens += len(req_ids)
-        return self._outputs(req_ids, np.concatenate(token_ids) if token_ids else NO_INTS, cached)
+        stats = self.reports.take_step(
+            plan,
+            num_new_tokens=len(req_ids),
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            num_preemptions=self._num_preemptions,
+            kv_usage=1.0 - self._free_blocks / self._pool_blocks if self._pool_blocks else 0.0,
+        )
+        columns = np.concatenate(token_ids) if token_ids else NO_INTS
+        return self._outputs(req_ids=req_ids, token_ids=columns, prefill=prefill, scheduler_stats=stats)
 
     def release(self, kv: KVCacheManager) -> None:
         """Give back what finished requests held, when no plan is to be made."""
-        self._free_blocks = kv.reserve(self.take_releases()).num_free_blocks
+        self.take_answer(kv.reserve(self.take_releases()), 0.0)
 
     def take_releases(self) -> Reserve:
-        """A reservation that only gives back."""
-        return Reserve(completed=self._tell(), release=self._take_releases())
+        """A reservation that only gives back; its answer goes to ``take_answer``."""
+        return Reserve(completed=self._tell(), release=self._take_releases(), report=self.reports.follows_kv)
+
+    def take_answer(self, granted: Granted, now: float) -> None:
+        """Learn from an answer of the KV cache how full it is, and what has changed in it."""
+        self._free_blocks = granted.num_free_blocks
+        self.reports.take_changes(granted.changes, self._describe, self._step, now)
+
+    def follow(self, wanted: Follow) -> None:
+        """Report what somebody wants to know, from now on."""
+        self.reports.follows_kv |= wanted.kv_events
+        if wanted.steps:
+            self.reports.follow_steps(self._num_preemptions)
+
+    def prefix_cache_was_reset(self, now: float) -> None:
+        """The KV cache has forgotten all prefixes."""
+        self.reports.cleared(self._step, now)
 
     def take_outputs(self) -> EngineCoreOutputs | None:
         """Ends and events that no step's result has carried; None if there are none."""
-        if not self._ended and not self._events:
+        if not self._ended and not self._events and not self.reports.has_events:
             return None
-        return self._outputs([], NO_INTS, {})
+        return self._outputs()
 
     # --- what running requests want
 
@@ -230,6 +260,7 @@ class Scheduler:
             req_id=state.request_id,
             num_tokens=state.num_tokens,
             digests=state.digests,
+            read_cache=state.request.sampling_params.reads_prefix_cache,
             resumed=state.num_preemptions > 0,
         )
 
@@ -274,8 +305,7 @@ class Scheduler:
         limit = token_limit(state.request, self.config, self._pool_blocks)
         row = state.row = self._table.admit(state.request_id, token_ids, num_prompt, limit)
         state.status = RequestStatus.RUNNING
-        if not state.num_preemptions:
-            state.num_cached_tokens = admitted.num_cached_tokens
+        self.reports.admitted(state, admitted)
         table = self._table
         table.ignores_eos[row] = params.ignore_eos
         table.watched[row] = state.repetition is not None or any(rule.applies_to(state.request) for rule in self._rules)
@@ -326,11 +356,12 @@ class Scheduler:
 
     # --- results
 
-    def _first_outputs(self, rows: IntArray) -> dict[str, int]:
-        """Prompt tokens that came from the cache, for requests that give their first output."""
+    def _first_outputs(self, rows: IntArray) -> dict[str, PrefillStats]:
+        """How prompts were come by, for requests that give their first output."""
         table = self._table
         first = rows[table.known[rows] == table.prompt[rows] + 1]
-        return {req_id: self._requests[req_id].num_cached_tokens for req_id in table.ids[first].tolist()}
+        states = [self._requests[req_id] for req_id in table.ids[first].tolist()]
+        return {state.request_id: state.prefill for state in states if state.prefill}
 
     def _end_of_requests(self, rows: IntArray, token_ids: IntArray, now: float) -> None:
         table = self._table
@@ -355,12 +386,11 @@ class Scheduler:
             end = Finished(reason=FinishReason.ERROR, error=text)
         return [(state, end)] if end else []
 
-    def _outputs(self, req_ids: list[str], token_ids: IntArray, cached: dict[str, int]) -> EngineCoreOutputs:
+    def _outputs(self, **given: Any) -> EngineCoreOutputs:
         ended, self._ended = self._ended, {}
         events, self._events = self._events, []
-        return EngineCoreOutputs(
-            step=self._completed, req_ids=req_ids, token_ids=token_ids, finished=ended, cached=cached, events=events
-        )
+        kv_events = self.reports.take_batches()
+        return EngineCoreOutputs(step=self._completed, finished=ended, events=events, kv_events=kv_events, **given)
 
     # --- ends and preemptions: the only places where a row is given up
 
@@ -393,6 +423,8 @@ class Scheduler:
         self._fence = max(self._fence, fence)
         state.output_token_ids = table.outputs(row)
         state.row = -1
+        if self.reports.follows_kv:
+            self.reports.ending[state.request_id] = state
 
     def _preempt(self, state: RequestState, now: float) -> None:
         """Take a request's row; the KV cache has its blocks back already. Its tokens are kept."""
@@ -409,6 +441,13 @@ class Scheduler:
         self._note("PREEMPTED", state.request_id, now)
 
     # --- accounts
+
+    def _describe(self, req_id: str) -> Described:
+        """What followers of the KV cache are told of a request that has not ended."""
+        state, table = self._requests[req_id], self._table
+        if state.row < 0:
+            return described(state)
+        return Described(state.digests, table.tokens[state.row], state.request.adapter)
 
     def _note(self, kind: str, request_id: str, now: float) -> None:
         self._events.append(EngineCoreEvent(kind=kind, request_id=request_id, step=self._step, time=now))
@@ -443,6 +482,7 @@ class Scheduler:
             num_prompt_tokens=self._num_prompt_tokens,
             num_generated_tokens=self._num_tokens,
             num_finished=self._num_finished,
+            prefix_hit_rate=self.reports.hit_rate.rate,
         )
 
     def check(self) -> None:
