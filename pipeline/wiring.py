@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..actors import LoopPort
 from ..runner.runner import Runner
 from ..runner.runner_actor import RunnerActor
@@ -11,6 +13,7 @@ from ..scheduler.kv_cache_manager import KVCacheManager
 from ..scheduler.messages import Abort, EngineCoreEvent
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.scheduler_actor import SchedulerActor
+from ..scheduler.stops import StopRule
 from .board import Board
 from .config import EngineConfig
 from .delivery import DeliveryActor
@@ -24,7 +27,9 @@ from .tokenizer import Tokenizer
 class Parts:
     """The actors of a running engine and what they share."""
 
-    def __init__(self, config: EngineConfig, runner: Runner, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, config: EngineConfig, runner: Runner, tokenizer: Tokenizer | None, stop_rules: Sequence[StopRule] = ()
+    ) -> None:
         info = runner.info
         max_model_len = _at_most("max_model_len", config.max_model_len, info.max_model_len)
         num_blocks = _at_most("num_kv_blocks", config.num_kv_blocks, info.num_kv_blocks)
@@ -34,6 +39,7 @@ class Parts:
         self.stopped = False
         self.port = LoopPort()
         self.max_unfinished = config.max_waiting + rows
+        self.max_waiting_tokens = config.max_waiting_tokens
         self.board = Board(self._tell_abort)
         self.events = EventLog(self.port)
         depth = config.steps_in_flight
@@ -48,13 +54,16 @@ class Parts:
             weights_id=info.weights_id,
             kv_groups=info.kv_groups,
         )
-        in_flight = settings.max_in_flight_tokens
         self.kv = KVCacheActor(
             KVCacheManager(
-                num_blocks, config.block_size, keyed, groups=info.kv_groups, max_in_flight_tokens=in_flight
+                num_blocks,
+                config.block_size,
+                keyed,
+                groups=info.kv_groups,
+                max_in_flight_tokens=settings.max_in_flight_tokens,
             )
         )
-        core = Scheduler(settings)
+        core = Scheduler(settings, stop_rules)
         self.scheduler = SchedulerActor(
             core,
             reserve=self.kv.wants,
@@ -69,7 +78,7 @@ class Parts:
             max_model_len=max_model_len,
             num_kv_blocks=num_blocks,
             sizes=settings.group_sizes(),
-            keyed=keyed,
+            prefix_hash=config.prefix_hash if keyed else None,
         )
         self.door = Door(intake, tokenizer)
         self.intake = IntakeActor(intake, self.board, submits=self.scheduler.submits, max_waiting=self.max_unfinished)
@@ -95,13 +104,21 @@ class Parts:
                 f"(max_waiting and max_num_running_reqs together); try again later (request {request_id})"
             )
 
+        limit, load = self.max_waiting_tokens, self.board.load.total
+        if limit is not None and load >= limit:
+            raise EngineOverloadedError(
+                f"{load} prompt tokens wait to be computed, limit is {limit} (max_waiting_tokens); "
+                f"try again later (request {request_id})"
+            )
+
     def stop(self) -> None:
         """End every request and tell whoever follows; nothing is accepted from now on."""
         self.stopped = True
         now = self.port.time()
         step = self.scheduler.core.statistics().num_steps
         ended = self.board.abort_all(now)
-        self.events.add([EngineCoreEvent(kind="FINISHED", request_id=r, step=step, time=now) for r in ended])
+        # The scheduler may say so too, later: by then nobody listens any more.
+        self.events.add([EngineCoreEvent(kind="FINISHED", request_id=key, step=step, time=now) for key in ended])
         self.events.close()
 
     def abort_from_anywhere(self, keys: list[str]) -> None:

@@ -70,7 +70,9 @@ class RowTables:
     def grow(self, row: int, block_ids: BlockIds, more: Sequence[BlockIds] = ()) -> None:
         """Append blocks to a row's tables: to the first, and to each further one."""
         if len(more) != len(self.blocks) - 1:
-            raise BooksError(f"row {row} gets blocks for {1 + len(more)} groups of layers, {len(self.blocks)} are there")
+            raise BooksError(
+                f"row {row} gets blocks for {1 + len(more)} groups of layers, {len(self.blocks)} are there"
+            )
         for group, blocks in enumerate((block_ids, *more)):
             first = int(self.num_blocks[group, row])
             self.blocks[group, row, first : first + len(blocks)] = blocks

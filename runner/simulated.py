@@ -97,6 +97,7 @@ class SimulatedRunner:
             max_num_running_reqs=max_num_running_reqs,
             max_model_len=max_model_len,
             groups=kv_groups,
+            eos_token_ids=eos_token_ids,
         )
         self._latency = latency or Latency()
         self._faults = faults or {}

@@ -13,7 +13,7 @@ farthest slot that was in sight then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -69,6 +69,12 @@ def _choose(sums: Words, vocab_size: int) -> IntArray:
     return (_mix(sums) % np.uint64(vocab_size)).astype(np.int64)
 
 
+def _not_among(token: int, forbidden: Collection[int], vocab_size: int) -> int:
+    """The token, or the next one in turn that is allowed; the token itself if none is."""
+    turn = ((token + i) % vocab_size for i in range(vocab_size))
+    return next((other for other in turn if other not in forbidden), token)
+
+
 def toy_tokens(
     prompt: Sequence[int],
     count: int,
@@ -77,16 +83,19 @@ def toy_tokens(
     adapter: str | None = None,
     eos: Sequence[int] = (),
     groups: Sequence[KVGroup] = ONE_GROUP,
+    min_tokens: int = 0,
 ) -> list[int]:
     """What the model continues a prompt with, by definition: no cache, no batch, no steps.
 
-    Ends after the first token of ``eos``, or after ``count`` tokens.
+    Ends after the first token of ``eos``, or after ``count`` tokens; the first ``min_tokens``
+    are none of ``eos``.
     """
     texts = [_GroupText(group.window, _owners(np.full(1, _adapter_word(adapter)), i)) for i, group in enumerate(groups)]
     tokens, new = list(prompt), list(prompt)
     while len(tokens) < len(prompt) + count:
         total = sum((text.extend(new) for text in texts), np.zeros(1, np.uint64))
-        new = [int(_choose(total, vocab_size)[0])]
+        early = len(tokens) - len(prompt) < min_tokens
+        new = [_not_among(int(_choose(total, vocab_size)[0]), eos if early else (), vocab_size)]
         tokens += new
         if tokens[-1] in eos:
             break
@@ -125,6 +134,7 @@ class ToyModel:
         num_kv_blocks, block_size: size of the KV cache; block 0 is the null block.
         max_num_running_reqs, max_model_len: size of the tables.
         groups: of layers, each with block tables of its own over the same blocks.
+        eos_token_ids: tokens that are not chosen before a request's minimum.
     """
 
     def __init__(
@@ -136,6 +146,7 @@ class ToyModel:
         max_num_running_reqs: int,
         max_model_len: int,
         groups: tuple[KVGroup, ...] = ONE_GROUP,
+        eos_token_ids: tuple[int, ...] = (),
     ) -> None:
         rows, blocks = max_num_running_reqs, -(-(max_model_len + 1) // block_size)
         self.vocab_size, self.block_size = vocab_size, block_size
@@ -149,6 +160,9 @@ class ToyModel:
             for i, group in enumerate(groups)
         ]
         self._adapters: Words = np.zeros(rows, np.uint64)
+        self._min_tokens = np.zeros(rows, np.int64)
+        self._end_ids: list[set[int]] = [set()] * rows
+        self._eos_token_ids = eos_token_ids
 
     def execute(self, plan: SchedulerOutput) -> IntArray:
         """Compute one step; returns a token for each entry that samples, in plan order."""
@@ -164,6 +178,7 @@ class ToyModel:
         for group in self._groups:
             total += self._sums(rows, ends, group)
         tokens = _choose(total, self.vocab_size)
+        self._forbid_early_ends(tokens, rows, plan.num_outputs[plan.samples])
         self._tokens[rows, ends] = tokens
         return tokens
 
@@ -172,7 +187,15 @@ class ToyModel:
         for group in self._groups:
             group.lens[new.row] = 0
         self._adapters[new.row] = _adapter_word(new.adapter)
+        params = new.sampling_params
+        self._min_tokens[new.row] = params.min_tokens
+        self._end_ids[new.row] = {*(params.stop_token_ids or ()), *(() if params.ignore_eos else self._eos_token_ids)}
         self._extend_tables(new.row, new.block_ids, new.more_block_ids)
+
+    def _forbid_early_ends(self, tokens: IntArray, rows: IntArray, outputs: IntArray) -> None:
+        (early,) = np.nonzero(outputs < self._min_tokens[rows])
+        for i in early.tolist():
+            tokens[i] = _not_among(int(tokens[i]), self._end_ids[rows[i]], self.vocab_size)
 
     def _extend_tables(self, row: int, blocks: BlockIds, more: Sequence[BlockIds]) -> None:
         for group, joining in zip(self._groups, (blocks, *more), strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from .errors import ConfigError
+from .hashing import digest_of
 from .kv_groups import ONE_GROUP, GroupSizes, KVGroup
 from .policy import Policy
 
@@ -28,6 +29,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         eos_token_ids: tokens that end a text.
         weights_id: identity of the weights, part of every prefix-cache key.
         kv_groups: groups of layers with block tables of their own, as the KV cache has them.
+        prefix_hash: digest that makes these keys: "sha256", "blake2b", or cut, as in "sha256-128".
     """
 
     max_num_running_reqs: int = 256
@@ -44,6 +46,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
     weights_id: str = ""
     kv_groups: tuple[KVGroup, ...] = ONE_GROUP
+    prefix_hash: str = "sha256"
 
     def __post_init__(self) -> None:
         for name in (
@@ -64,6 +67,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not isinstance(self.policy, str | Policy):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"policy is {self.policy!r}, needed is a name or an object with the methods of Policy")
+        digest_of(self.prefix_hash)
         if not 0.0 <= self.watermark < 1.0:
             raise ConfigError(f"watermark is {self.watermark}, the limits are 0 and below 1")
         if not self.enable_chunked_prefill and self.max_num_scheduled_tokens < self.max_model_len:
@@ -71,7 +75,6 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"without chunked prefill max_num_scheduled_tokens ({self.max_num_scheduled_tokens}) "
                 f"must be at least max_model_len ({self.max_model_len})"
             )
-
 
     @property
     def max_in_flight_tokens(self) -> int:

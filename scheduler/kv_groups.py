@@ -8,7 +8,7 @@ block stands in its place.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -89,40 +89,3 @@ class GroupSizes:
             return min(limit, num_blocks * size)
         most = bisect_right(range(-(-limit // size)), num_blocks, key=lambda n: self.total_room((n + 1) * size))
         return min(limit, most * size)
-
-
-def longest_hit(sizes: GroupSizes, limit: int, has: Callable[[int, int], bool]) -> int:
-    """Blocks of the longest prefix that every group can go on from.
-
-    A group without a window must have all its blocks, one with a window only those that the
-    next token sees. A group that can only go on from a shorter prefix shortens it for all, so
-    they are asked until they agree.
-
-    Args:
-        limit: most blocks of a prefix.
-        has: whether a group has block number i of the prefix.
-    """
-    windows = sizes.windows
-    order = sorted(range(len(windows)), key=lambda group: windows[group] is not None)  # the cheap ones first
-    agreed, hit = 0, limit
-    while agreed < len(order):
-        for group in order:
-            found = _own_hit(sizes, group, hit, has)
-            agreed = agreed + 1 if found == hit else 1
-            hit = found
-            if agreed == len(order):
-                break
-    return hit
-
-
-def _own_hit(sizes: GroupSizes, group: int, limit: int, has: Callable[[int, int], bool]) -> int:
-    """The longest prefix of at most ``limit`` blocks that one group can go on from."""
-    if sizes.windows[group] is None:
-        return next((i for i in range(limit) if not has(group, i)), limit)
-    end = limit
-    for i in range(limit - 1, -1, -1):
-        if end - i > sizes.seen(group, end):
-            break
-        if not has(group, i):
-            end = i
-    return end

@@ -15,9 +15,7 @@ TOKEN_LIMIT = 2**31  # tables hold tokens as 32-bit numbers
 PRIORITY_LIMIT = 2**63  # the widest whole number that a record may hold
 
 
-def refuse_invalid(
-    request: Request, config: SchedulerConfig, sizes: GroupSizes, pool_blocks: int | None
-) -> None:
+def refuse_invalid(request: Request, config: SchedulerConfig, sizes: GroupSizes, pool_blocks: int | None) -> None:
     """Raise InvalidRequestError for a request that can never be served."""
     refuse_unbuilt(request.sampling_params, request.request_id)
     if request.sampling_params.n != 1:

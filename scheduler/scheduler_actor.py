@@ -9,11 +9,11 @@ import anyio
 
 from ..actors import Actor, Ask, Channel
 from .errors import InvalidRequestError
-from .messages import Abort, EngineCoreOutputs, ResetPrefixCache, StepDone, Submit
+from .messages import Abort, EngineCoreOutputs, Follow, ResetPrefixCache, StepDone, Submit
 from .plan import SchedulerOutput
 from .scheduler import NOTHING_GRANTED, Scheduler
 
-SchedulerControl = Abort | StepDone | Ask[ResetPrefixCache, bool]
+SchedulerControl = Abort | StepDone | Follow | Ask[ResetPrefixCache, bool]
 
 
 class SchedulerActor(Actor):
@@ -63,6 +63,9 @@ class SchedulerActor(Actor):
             self._add(self.submits.receive_nowait(), now)
         for message in self.mailbox.take_control():
             self._apply(message, now)
+        self._send_notices()
+
+    def _send_notices(self) -> None:
         if self._outputs_have_room() and (notices := self.core.take_outputs()):
             self._outputs.send_nowait(notices)
 
@@ -79,6 +82,8 @@ class SchedulerActor(Actor):
             case StepDone(output=output):
                 outputs = self.core.update_from_output(self._in_flight.popleft(), output, now)
                 self._outputs.send_nowait(outputs)
+            case Follow():
+                self.core.follow(message)
             case Ask() as reset:
                 self._resets.append(reset)
 
@@ -104,9 +109,16 @@ class SchedulerActor(Actor):
         if self._in_flight:
             return
         if self.core.owes_release:
-            await self.ask(self._reserve, self.core.take_releases())
+            self.core.take_answer(await self.ask(self._reserve, self.core.take_releases()), anyio.current_time())
         while self._resets:
-            self._resets.pop().reply.set_result(await self.ask(self._reserve, ResetPrefixCache()))
+            self._resets.pop().reply.set_result(await self._reset())
+        self._send_notices()
+
+    async def _reset(self) -> bool:
+        done: bool = await self.ask(self._reserve, ResetPrefixCache())
+        if done:
+            self.core.prefix_cache_was_reset(anyio.current_time())
+        return done
 
     def _is_done(self) -> bool:
         return self.submits.closed and not self._in_flight and not self.core.num_unfinished

@@ -149,4 +149,6 @@ class History:
         most = self.config.max_model_len
         room = min(most, self.config.group_sizes().longest_text(self.blocks, most) + 1) - len(prompt)
         eos = () if params.ignore_eos else self.eos
-        return toy_tokens(prompt, min(params.max_tokens or room, room), self.vocab, eos=eos, groups=self.config.kv_groups)
+        return toy_tokens(
+            prompt, min(params.max_tokens or room, room), self.vocab, eos=eos, groups=self.config.kv_groups
+        )

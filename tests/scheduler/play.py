@@ -184,10 +184,11 @@ class Ledger:
 
     def __init__(self, blocks: int, *, block_size: int = 16, caching: bool = True, **groups: Any) -> None:
         self.kv = KVCacheManager(blocks, block_size, caching, **groups)
+        self._budget = groups.get("max_in_flight_tokens") or 100_000  # one step under way
 
     def ask(self, **wants: Any) -> Granted:
         """Send one reservation."""
-        granted = self.kv.reserve(Reserve(**{"completed": 0, "token_budget": 100_000} | wants))
+        granted = self.kv.reserve(Reserve(**{"completed": 0, "token_budget": self._budget} | wants))
         self.kv.check()
         return granted
 

@@ -225,7 +225,7 @@ def test_an_audit_finds_blocks_whose_fence_should_have_opened():
     ledger = Ledger(2)
     ledger.take("a", some(32))
     ledger.free("a", fence=5)
-    ledger.kv._completed = 5
+    ledger.kv._fences._completed = 5
     with pytest.raises(BooksError, match="2 blocks wait for step 5, step 5 has ended"):
         ledger.kv.check()
 

@@ -3,8 +3,9 @@
 import pytest
 from histories import History, some_groups
 
-from callboard.scheduler import BlockPool, KVCacheManager, RunningTable, Scheduler
+from callboard.scheduler import BlockPool, RunningTable, Scheduler
 from callboard.scheduler.errors import BooksError
+from callboard.scheduler.fences import Fences
 from callboard.scheduler.kv_groups import ONE_GROUP, GroupSizes
 
 CAUGHT = (AssertionError, BooksError, IndexError, KeyError)
@@ -27,12 +28,12 @@ def _some_history_fails(grouped: bool = False) -> None:
         History(seed, some_groups(seed) if grouped else ONE_GROUP).play()
 
 
-def test_a_block_that_is_freed_before_its_fence_is_caught(monkeypatch: pytest.MonkeyPatch):
-    def give_back_now(self: KVCacheManager, blocks: list[int], fence: int) -> None:
+def test_a_block_that_is_given_back_twice_is_caught(monkeypatch: pytest.MonkeyPatch):
+    def give_back_twice(self: Fences, blocks: list[int], fence: int) -> None:
         self._pool.release(blocks)
         self._pool.release(blocks[:1])
 
-    monkeypatch.setattr(KVCacheManager, "_give_back", give_back_now)
+    monkeypatch.setattr(Fences, "give_back", give_back_twice)
     with pytest.raises(CAUGHT):
         _some_history_fails()
 
@@ -83,6 +84,8 @@ def test_a_hit_that_lacks_a_block_in_sight_is_caught(monkeypatch: pytest.MonkeyP
 
 
 def test_groups_that_find_each_others_blocks_are_caught(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("callboard.scheduler.kv_cache_manager._key", lambda digest, group: digest)
+    publish, find = BlockPool.publish, BlockPool.find
+    monkeypatch.setattr(BlockPool, "publish", lambda self, block, key, group: publish(self, block, key))
+    monkeypatch.setattr(BlockPool, "find", lambda self, key, group=0: find(self, key))
     with pytest.raises(CAUGHT):
         _some_history_fails(grouped=True)

@@ -4,7 +4,8 @@ import pytest
 from play import Ledger, Play, ToyPlay, some
 
 from callboard.scheduler.errors import BooksError, InvalidRequestError
-from callboard.scheduler.kv_groups import GroupSizes, KVGroup, longest_hit
+from callboard.scheduler.kv_groups import GroupSizes, KVGroup
+from callboard.scheduler.prefix_hit import longest_hit
 
 
 def sizes(*windows: int | None, block_size: int = 16, in_flight: int | None = None) -> GroupSizes:
