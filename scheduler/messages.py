@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from .pause import PauseMode
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput
 from .request import FinishReason, Request
 
@@ -39,7 +40,22 @@ class StepDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True):
-    """Forget all cached prefixes, if nobody holds a block; asked of the scheduler, and by it of the KV cache."""
+    """Forget all cached prefixes, if nobody holds a block; asked of the scheduler, and by it of the KV cache.
+
+    With ``force`` the scheduler preempts all running requests first.
+    """
+
+    force: bool = False
+
+
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """Plan less from now on; answered when what the mode still lets run has ended."""
+
+    mode: PauseMode
+
+
+class Resume(msgspec.Struct, frozen=True, tag=True):
+    """Plan everything again."""
 
 
 # --- to the KV cache
