@@ -13,11 +13,12 @@ from ..actors import ActorStoppedError, Ask
 from ..actors.tasks import finish
 from ..runner.runner import Runner
 from ..scheduler.errors import ConfigError, EngineDeadError, InvalidRequestError
-from ..scheduler.messages import Pause, ResetPrefixCache, Resume
+from ..scheduler.messages import Follow, Pause, ResetPrefixCache, Resume
 from ..scheduler.params import SamplingParams
 from ..scheduler.pause import STATE_OF_MODE, PauseMode
+from ..scheduler.stops import StopRule, checked_rules
 from .config import EngineConfig
-from .event_log import EventStream
+from .event_log import EventStream, KVEventStream, StepStatsStream
 from .outputs import EngineStats, RequestOutput
 from .parallel import ParallelState
 from .stream import RequestStream, StreamState
@@ -43,21 +44,28 @@ class Engine:
         config: settings; None: the defaults.
         runner: what computes the steps.
         tokenizer: turns text into tokens and back; None: token ids in and out.
+        stop_rules: ends of requests beyond end tokens, stop tokens and length (``StopRule``).
     """
 
     def __init__(
-        self, config: EngineConfig | None = None, *, runner: Runner, tokenizer: Tokenizer | None = None
+        self,
+        config: EngineConfig | None = None,
+        *,
+        runner: Runner,
+        tokenizer: Tokenizer | None = None,
+        stop_rules: Sequence[StopRule] = (),
     ) -> None:
         self.config = config or EngineConfig()
         self.runner = runner
         self.tokenizer = tokenizer
+        self.stop_rules = checked_rules(stop_rules)
         self._parts: Parts | None = None
         self._started = False
         self._cause: BaseException | None = None
         self._left = False
 
     @classmethod
-    def from_pretrained(cls, path_or_name: str, **config: Any) -> Self:
+    def from_pretrained(cls, path_or_name: str, *, stop_rules: Sequence[StopRule] = (), **config: Any) -> Self:
         """An engine for a model's files: a Hugging Face folder, a .gguf file, or an installed model's name.
 
         Reads the model's description and tokenizer; the weights are read when the engine starts.
@@ -68,7 +76,7 @@ class Engine:
 
         settings = EngineConfig(model=str(path_or_name), **config)
         runner, tokenizer = load(settings)
-        return cls(settings, runner=runner, tokenizer=tokenizer)
+        return cls(settings, runner=runner, tokenizer=tokenizer, stop_rules=stop_rules)
 
     # --- life
 
@@ -78,7 +86,7 @@ class Engine:
         self._started = True
         try:
             # Checks the settings against the runner's limits, before weights are read.
-            parts = Parts(self.config, self.runner, self.tokenizer)
+            parts = Parts(self.config, self.runner, self.tokenizer, self.stop_rules)
             parts.pipeline.on_failure(self.end_with)
             if start := getattr(self.runner, "start", None):
                 await start()
@@ -214,6 +222,7 @@ class Engine:
             kv_blocks_cached=kv.num_cached_blocks,
             prefix_queries=kv.prefix_queries,
             prefix_hits=kv.prefix_hits,
+            prefix_hit_rate=scheduler.prefix_hit_rate,
             num_preemptions=scheduler.num_preemptions,
             num_steps=scheduler.num_steps,
             num_prompt_tokens=scheduler.num_prompt_tokens,
@@ -224,6 +233,26 @@ class Engine:
     def events(self) -> EventStream:
         """Follow what happens to requests, from now on; ends when the engine stops."""
         return self._owned().events.follow()
+
+    def kv_events(self, replay_from: int | None = None) -> KVEventStream:
+        """Follow which cached blocks come and go: one numbered batch a step, from now on.
+
+        The scheduler reports them from the first call on, to the engine's end; before it, that
+        costs nothing. A follower that leaves more than 10,000 batches unread loses the oldest and
+        finds a ``KVEventsLost`` with their numbers in their place.
+
+        Args:
+            replay_from: number of the batch to begin with, of the last 10,000 that are kept.
+        """
+        parts = self._owned()
+        parts.scheduler.mailbox.control_nowait(Follow(kv_events=True))
+        return parts.events.follow_kv(replay_from)
+
+    def step_stats(self) -> StepStatsStream:
+        """Follow the counts of each step, from now on; a slow follower loses the oldest of 10,000."""
+        parts = self._owned()
+        parts.scheduler.mailbox.control_nowait(Follow(steps=True))
+        return parts.events.steps.follow()
 
     def check(self) -> None:
         """Audit every core; raises BooksError, with the numbers, if any count does not agree."""
@@ -258,6 +287,8 @@ class Engine:
         parts.board.add(states)
         # There is a place: each holder of one is on the board, or leaving it.
         keys = [state.key for state in states]
+        for key in keys:
+            parts.board.load.enter(key, len(prompted.token_ids or ()))
         parts.intake.prompts.send_nowait(msgspec.structs.replace(prompted, keys=keys, arrived=now))
         state = states[0] if len(states) == 1 else ParallelState(states)
         return RequestStream(state, parts.abort_from_anywhere, parts.port)

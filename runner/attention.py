@@ -4,17 +4,19 @@ A step is split into pieces of work: groups of single tokens, which read the KV 
 and longer chunks of one request, in tiles, through torch's fused attention (Dao et al. 2022,
 arXiv 2205.14135), for which the blocks of the context are copied together. Keys and values are
 never repeated for the query heads that share them (Ainslie et al. 2023, arXiv 2305.13245).
-All of it is float32.
+Where a layer has a window, only tokens that some query can see are read. All of it is float32.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
 
+from .model_config import ModelConfig
 from .paged_kv import PagedKV
 from .step_batch import StepBatch
 
@@ -40,23 +42,21 @@ class Attention:
     """The attention of one step.
 
     Args:
-        q_heads: query heads; each KV head serves an equal share of them, in order.
         workspace: shared by all steps.
     """
 
-    def __init__(self, q_heads: int, kv: PagedKV, batch: StepBatch, workspace: Workspace) -> None:
-        self._q_heads, self._kv = q_heads, kv
-        self._slots = kv.token_slots(batch.blocks.unsqueeze(1), batch.offsets.unsqueeze(1)).squeeze(2)
-        shared = _Shared(kv, q_heads // kv.kv_heads, workspace)
-        self._work: list[_Group | _Chunk] = [
-            _Group(shared, batch.tables[span], torch.from_numpy(batch.ends[span]), span)
-            for span in _groups(batch.ends[: batch.num_single].tolist())
-        ]
-        start = batch.num_single
-        for i in range(batch.num_single, len(batch.lengths)):
-            length, end = int(batch.lengths[i]), int(batch.ends[i])
-            self._work.append(_Chunk(shared, batch.tables[i], start, length, end))
-            start += length
+    def __init__(self, config: ModelConfig, kv: PagedKV, batch: StepBatch, workspace: Workspace) -> None:
+        self._q_heads, self._kv = config.num_heads, kv
+        shared = _Shared(config, kv, workspace)
+        offsets = batch.offsets.unsqueeze(1)
+        written = [kv.token_slots(blocks.unsqueeze(1), offsets).squeeze(2) for blocks in batch.blocks]
+        work: dict[tuple[int, int | None], list[_Work]] = {}
+        self._layers: list[_Layer] = []
+        for place, window in zip(kv.layout.places, config.windows, strict=True):
+            key = (place.group, window)
+            if key not in work:
+                work[key] = list(_split(shared, batch, *key))
+            self._layers.append(_Layer(place.slot, written[place.group], work[key]))
 
     def run(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """Store this layer's keys and values, then attend.
@@ -71,11 +71,33 @@ class Attention:
             float32 [tokens, query heads * head_dim].
         """
         queries, stored = heads[:, : self._q_heads], heads[:, self._q_heads :]
-        self._kv.write(layer, self._slots, stored)
+        slot, written, pieces = self._layers[layer]
+        self._kv.write(slot, written, stored)
         out = torch.empty(queries.shape)
-        for work in self._work:
-            work.run(layer, queries, stored, out)
+        for work in pieces:
+            work.run(slot, queries, stored, out)
         return out.flatten(1)
+
+
+class _Layer(NamedTuple):
+    """A layer's place in the KV cache, where this step's tokens go there, and what is to be done."""
+
+    slot: int
+    written: torch.Tensor
+    work: list[_Work]
+
+
+def _split(shared: _Shared, batch: StepBatch, group: int, window: int | None) -> Iterator[_Work]:
+    """The step's work for layers of a group that see ``window`` tokens."""
+    tables = batch.tables[group]
+    single = batch.ends[: batch.num_single]
+    for span in _groups((single if window is None else single.clip(max=window)).tolist()):
+        yield _Group(shared, tables[span], torch.from_numpy(batch.ends[span]), span, window)
+    start = batch.num_single
+    for i in range(batch.num_single, len(batch.lengths)):
+        length, end = int(batch.lengths[i]), int(batch.ends[i])
+        yield _Chunk(shared, tables[i], slice(start, start + length), end, window)
+        start += length
 
 
 def _groups(ends: list[int]) -> Iterator[slice]:
@@ -93,16 +115,20 @@ def _groups(ends: list[int]) -> Iterator[slice]:
 class _Shared:
     """What all pieces of work of a step share; ``group`` query heads read one KV head."""
 
-    def __init__(self, kv: PagedKV, group: int, workspace: Workspace) -> None:
-        self.kv, self.group, self.workspace = kv, group, workspace
-        self._masks: dict[tuple[int, int], torch.Tensor] = {}
+    def __init__(self, config: ModelConfig, kv: PagedKV, workspace: Workspace) -> None:
+        self.kv, self.group, self.workspace = kv, config.num_heads // kv.kv_heads, workspace
+        self.scale = (config.query_pre_attn_scalar or config.head_dim) ** -0.5
+        self._masks: dict[tuple[int, int, int | None], torch.Tensor] = {}
 
-    def causal(self, queries: int, before: int) -> torch.Tensor:
+    def causal(self, queries: int, before: int, window: int | None) -> torch.Tensor:
         """What to add to scores of queries with ``before`` tokens before them: [queries, before + queries]."""
-        if (queries, before) not in self._masks:
-            hidden = torch.full((queries, before + queries), -torch.inf)
-            self._masks[queries, before] = hidden.triu_(before + 1)
-        return self._masks[queries, before]
+        key = (queries, before, window)
+        if key not in self._masks:
+            mask = torch.full((queries, before + queries), -torch.inf).triu_(before + 1)
+            if window is not None and before + queries > window:
+                mask += torch.full(mask.shape, -torch.inf).tril_(before - window)
+            self._masks[key] = mask
+        return self._masks[key]
 
 
 class _Group:
@@ -113,12 +139,17 @@ class _Group:
     values". So nothing is copied, and a row's result does not depend on the batch.
     """
 
-    def __init__(self, shared: _Shared, tables: torch.Tensor, ends: torch.Tensor, span: slice) -> None:
+    def __init__(
+        self, shared: _Shared, tables: torch.Tensor, ends: torch.Tensor, span: slice, window: int | None
+    ) -> None:
         kv = self._kv = shared.kv
-        self._span, self._scale = span, kv.head_dim**-0.5
-        longest = int(ends.max())
-        tokens = torch.arange(longest)
-        slots = kv.token_slots(tables[:, tokens // kv.block_size], (tokens % kv.block_size).expand(len(ends), -1))
+        self._span, self._scale = span, shared.scale
+        longest = int(ends.max()) if window is None else min(int(ends.max()), window)
+        tokens = torch.arange(longest).unsqueeze(0)  # one row for all requests, while all begin at token 0
+        if window is not None and window < int(ends.max()):
+            tokens = tokens + (ends - window).clamp_(min=0).unsqueeze(1)
+        blocks = tables.gather(1, (tokens // kv.block_size).expand(len(ends), -1))
+        slots = kv.token_slots(blocks, (tokens % kv.block_size).expand(len(ends), -1))
         # [requests, kv heads, longest] each; flattened with a row for each query head
         keys, values = (part.repeat_interleave(shared.group, 1).flatten().int() for part in slots.split(kv.kv_heads, 1))
         rows = len(keys) // longest
@@ -127,7 +158,7 @@ class _Group:
             self._bounds, keys, torch.zeros(len(keys)), size=(rows, len(kv.slots[0])), check_invariants=False
         )
         self._values, self._matrix = values, (rows, longest)
-        self._mask = None if int(ends.min()) == longest else self._hide_behind(ends, tokens)
+        self._mask = None if int(ends.min()) >= longest else self._hide_behind(ends, tokens)
 
     def _hide_behind(self, ends: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """What to add to the scores: [requests * query heads, longest]."""
@@ -152,20 +183,20 @@ class _Group:
 
 
 class _Chunk:
-    """``length`` tokens of one request, the last of its ``end``, from token ``start`` of the batch on."""
+    """Neighbouring tokens of one request, ``span`` of the batch, the last of its ``end``."""
 
-    def __init__(self, shared: _Shared, table: torch.Tensor, start: int, length: int, end: int) -> None:
+    def __init__(self, shared: _Shared, table: torch.Tensor, span: slice, end: int, window: int | None) -> None:
         kv = self._kv = shared.kv
-        self._span, self._group = slice(start, start + length), shared.group
+        self._span, self._group, self._scale = span, shared.group, shared.scale
+        length, size = span.stop - span.start, kv.block_size
         before = end - length
-        self._tiles = [
-            (slice(at, min(at + TILE, length)), shared.causal(min(TILE, length - at), before + at))
-            for at in range(0, length, TILE)
-        ]
+        first = _first_seen(before, window) // size  # the first block that is read
+        tiles = [slice(at, min(at + TILE, length)) for at in range(0, length, TILE)]
+        self._tiles = [_tile(shared, tile, before, window, first * size) for tile in tiles]
         self._pieces = None
         if before:  # else the context is the chunk itself, and no copy is needed
-            self._pieces = kv.table_pieces(table[: -(-end // kv.block_size)])
-            self._copy = shared.workspace.take(len(self._pieces), kv.block_size * kv.head_dim)
+            self._pieces = kv.table_pieces(table[first : -(-end // size)])
+            self._copy = shared.workspace.take(len(self._pieces), size * kv.head_dim)
 
     def _context(self, layer: int, stored: torch.Tensor) -> torch.Tensor:
         """Keys, then values: [2 * kv heads, context, head_dim]."""
@@ -180,11 +211,33 @@ class _Chunk:
         shared = self._context(layer, stored).unsqueeze(1).expand(-1, self._group, -1, -1)
         keys, values = shared.split(self._kv.kv_heads)
         grouped, place = (x[self._span].unflatten(1, (-1, self._group)).permute(1, 2, 0, 3) for x in (queries, out))
-        for tile, mask in self._tiles:
-            seen = mask.shape[1]
+        for tile, seen, mask in self._tiles:
             place[:, :, tile] = functional.scaled_dot_product_attention(
-                grouped[:, :, tile], keys[:, :, :seen], values[:, :, :seen], attn_mask=mask
+                grouped[:, :, tile], keys[:, :, seen], values[:, :, seen], attn_mask=mask, scale=self._scale
             )
+
+
+_Work = _Group | _Chunk
+
+
+class _Tile(NamedTuple):
+    """Neighbouring queries of a chunk, and the part of its context that any of them sees."""
+
+    queries: slice
+    seen: slice
+    mask: torch.Tensor
+
+
+def _tile(shared: _Shared, queries: slice, chunk_before: int, window: int | None, copied_from: int) -> _Tile:
+    """The tile of a chunk that has ``chunk_before`` tokens before it and begins its copy of them at ``copied_from``."""
+    before = chunk_before + queries.start
+    count, first = queries.stop - queries.start, _first_seen(before, window)
+    seen = slice(first - copied_from, before + count - copied_from)
+    return _Tile(queries, seen, shared.causal(count, before - first, window))
+
+
+def _first_seen(position: int, window: int | None) -> int:
+    return 0 if window is None else max(0, position - window + 1)
 
 
 def _accept_beta_notice() -> None:

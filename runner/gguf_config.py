@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..scheduler.errors import ModelLoadError
 from .gguf_file import GgufFile
-from .model_config import ModelConfig, RopeScaling, check_architecture, unique_ids
+from .model_config import ModelConfig, RopeScaling, check_architecture, every_nth_is_full, unique_ids
 
+_GEMMA3_PATTERN = 6  # every sixth layer sees all tokens, when the file does not say
+_GEMMA3_27B_LAYERS = 62  # the format has no key for the scale of scores, and only this size has one of its own
 _LLAMA3_DEFAULTS = (1.0, 4.0, 8192)  # low and high frequency factor, trained length: of every published Llama 3.x
 
 
@@ -18,11 +22,13 @@ def from_gguf(file: GgufFile) -> ModelConfig:
     head_dim = file.get(f"{architecture}.attention.key_length", int, embed[1] // max(heads, 1))
     _refuse_gguf_variants(file, architecture, head_dim, embed[1])
     theta = file.get(f"{architecture}.rope.freq_base", float, 10_000.0)
+    layers = file.get(f"{architecture}.block_count", int)
+    gemma = _gemma3(file, layers, embed[1] / heads, head_dim) if architecture == "gemma3" else {}
     return ModelConfig(
         architecture=architecture,
         vocab_size=embed[0],
         hidden_size=embed[1],
-        num_layers=file.get(f"{architecture}.block_count", int),
+        num_layers=layers,
         num_heads=heads,
         num_kv_heads=file.get(f"{architecture}.attention.head_count_kv", int, heads),
         head_dim=head_dim,
@@ -33,12 +39,28 @@ def from_gguf(file: GgufFile) -> ModelConfig:
         rms_norm_eps=file.get(f"{architecture}.attention.layer_norm_rms_epsilon", float),
         tie_word_embeddings="output.weight" not in file.tensors,  # the format has no flag: absence means tied
         attention_bias=architecture == "qwen2",
-        qk_norm=architecture == "qwen3",
+        qk_norm=architecture in ("qwen3", "gemma3"),
         sliding_window=file.maybe(f"{architecture}.attention.sliding_window", int) or None,
         bos_token_id=file.maybe("tokenizer.ggml.bos_token_id", int),
         eos_token_ids=_gguf_eos(file),
         weights_id=file.identity(),
+        **gemma,
     )
+
+
+def _gemma3(file: GgufFile, layers: int, width: float, head_dim: int) -> dict[str, Any]:
+    """What the architecture implies, and the few keys of its own."""
+    if file.get("gemma3.final_logit_softcapping", float, 0.0) or file.get("gemma3.attn_logit_softcapping", float, 0.0):
+        raise ModelLoadError(f"{file.path}: soft-capping of logits is not supported")
+    pattern = file.get("gemma3.attention.sliding_window_pattern", int, _GEMMA3_PATTERN)
+    return {
+        "output_norms": True,
+        "scale_embedding": True,
+        "hidden_act": "gelu_tanh",
+        "sliding_layers": every_nth_is_full(layers, pattern),
+        "rope_local_theta": file.get("gemma3.rope.freq_base_swa", float, 10_000.0),
+        "query_pre_attn_scalar": width if layers == _GEMMA3_27B_LAYERS else float(head_dim),
+    }
 
 
 def _embedding_shape(file: GgufFile) -> tuple[int, ...]:

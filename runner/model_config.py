@@ -1,4 +1,4 @@
-"""What a model's files say of its shape: one record for the whole llama family, whose members differ by flags."""
+"""What a model's files say of its shape: one record for all decoders that are computed here, which differ by flags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..scheduler.errors import ConfigError, ModelLoadError
 from .gguf_file import GgufFile
 from .hf_folder import HfFolder
 
-SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
+SUPPORTED = ("llama", "mistral", "qwen2", "qwen3", "gemma3")
 
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,17 +32,23 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and flags of a decoder of the llama family.
+    """Sizes and flags of a decoder.
 
     Args:
-        architecture: "llama", "mistral", "qwen2" or "qwen3".
+        architecture: "llama", "mistral", "qwen2", "qwen3" or "gemma3".
         intermediate_size: width inside the gated MLP.
         max_position_embeddings: most tokens of a text that the model was made for.
         rms_norm_eps: added to the mean square under the root.
         tie_word_embeddings: the output matrix is the embedding when the weights hold no other.
         attention_bias: Q, K and V have biases (qwen2).
-        qk_norm: Q and K heads are normalized before the rotation (qwen3).
-        sliding_window: a token sees only so many; None for all. See ``check_length``.
+        qk_norm: Q and K heads are normalized before the rotation (qwen3, gemma3).
+        output_norms: what attention and MLP give is normalized before it is added (gemma3).
+        scale_embedding: the embedding is multiplied by the root of its width (gemma3).
+        sliding_window: how many tokens a token sees in the layers that have a window, itself included; None: no layer
+            has one.
+        sliding_layers: for each layer whether it has the window; empty: all have it.
+        rope_local_theta: the rotation's base in layers with a window, which then take no scaling; None: as elsewhere.
+        query_pre_attn_scalar: scores are divided by its root; None: by that of ``head_dim``.
         eos_token_ids: every token that ends a text, without repeats.
         weights_id: digest that tells these weights from others.
 
@@ -65,8 +71,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     qk_norm: bool = False
+    output_norms: bool = False
+    scale_embedding: bool = False
     sliding_window: int | None = None
-    hidden_act: Literal["silu"] = "silu"
+    sliding_layers: tuple[bool, ...] = ()
+    rope_local_theta: float | None = None
+    query_pre_attn_scalar: float | None = None
+    hidden_act: Literal["silu", "gelu_tanh"] = "silu"
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     weights_id: str = ""
@@ -79,22 +90,23 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ModelLoadError(f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}")
         if self.head_dim % 2:
             raise ModelLoadError(f"head_dim is {self.head_dim}, expected an even number")
+        if self.sliding_window is not None and self.sliding_window < 1:
+            raise ModelLoadError(f"sliding_window is {self.sliding_window}, the least is 1")
+        if self.sliding_layers and len(self.sliding_layers) != self.num_layers:
+            raise ModelLoadError(f"{len(self.sliding_layers)} layer types are named for {self.num_layers} layers")
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """For each layer how many tokens a token sees, None for all."""
+        return tuple(self.sliding_window if slides else None for slides in self.sliding_layers) or (
+            (self.sliding_window,) * self.num_layers
+        )
 
     def check_length(self, max_model_len: int) -> None:
-        """Refuse a length that the model was not made for.
-
-        Raises:
-            ConfigError: longer than ``max_position_embeddings``, or than the sliding window: attention here is over
-                all tokens, which is the same only while the text fits the window.
-        """
+        """Raise ConfigError for a length that the model was not made for."""
         if max_model_len > self.max_position_embeddings:
             limit = self.max_position_embeddings
             raise ConfigError(f"max_model_len is {max_model_len}, but the model was made for {limit} tokens")
-        if self.sliding_window is not None and max_model_len > self.sliding_window:
-            raise ConfigError(
-                f"max_model_len is {max_model_len}, but the model attends through a sliding window of "
-                f"{self.sliding_window} tokens, which is not supported: set max_model_len to at most that"
-            )
 
     @classmethod
     def from_hf(cls, folder: HfFolder | str | Path) -> ModelConfig:
@@ -131,6 +143,13 @@ def check_architecture(name: object, where: Path) -> str:
     if name not in SUPPORTED:
         raise ModelLoadError(f"{where}: architecture {name!r} is not supported; supported: {', '.join(SUPPORTED)}")
     return str(name)
+
+
+def every_nth_is_full(num_layers: int, n: int) -> tuple[bool, ...]:
+    """``sliding_layers`` of models that name a pattern: of ``n`` layers the last has no window."""
+    if n < 1:
+        raise ModelLoadError(f"the pattern of sliding windows is {n}, the least is 1")
+    return tuple(bool((i + 1) % n) for i in range(num_layers))
 
 
 def unique_ids(*groups: int | list[int] | None) -> tuple[int, ...]:

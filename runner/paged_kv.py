@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from .kv_layout import KVLayout
 from .model_config import ModelConfig
 
 
-def bytes_per_block(config: ModelConfig, block_size: int) -> int:
-    """Memory that one block takes over all layers; the KV cache is float32."""
-    return 2 * config.num_layers * config.num_kv_heads * block_size * config.head_dim * torch.float32.itemsize
+def bytes_per_block(config: ModelConfig, layout: KVLayout, block_size: int) -> int:
+    """Memory that one block takes over all its layers; the KV cache is float32."""
+    return 2 * layout.num_slots * config.num_kv_heads * block_size * config.head_dim * torch.float32.itemsize
 
 
 class PagedKV:
-    """The KV cache: for each layer float32 [blocks, keys and values of the kv heads, block size, head_dim].
+    """The KV cache: for each layer of a block float32 [blocks, keys and values of the kv heads, block size, head_dim].
 
     Float32 whatever the weights are: the CPU attends in it, and a conversion a step costs more
     than the memory is worth. The tokens of a block lie together for each head ("a piece").
@@ -22,18 +23,20 @@ class PagedKV:
     a mask hides must still be finite; memory is taken when it is first written.
 
     Args:
+        layout: the place of each of the model's layers; "layer" below is a layer of a block.
         num_blocks: usable blocks, the null block not counted.
 
     Attributes:
         slots: for each layer float32 [slots, head_dim], the same memory.
     """
 
-    def __init__(self, config: ModelConfig, num_blocks: int, block_size: int) -> None:
+    def __init__(self, config: ModelConfig, layout: KVLayout, num_blocks: int, block_size: int) -> None:
+        self.layout = layout
         self.block_size = block_size
         self.kv_heads, self.head_dim = config.num_kv_heads, config.head_dim
         shape = (num_blocks + 1, 2 * self.kv_heads, block_size, self.head_dim)
         # By numpy, whose zeros take no memory until they are written; torch's touch every page.
-        layers = [torch.from_numpy(np.zeros(shape, np.float32)) for _ in range(config.num_layers)]
+        layers = [torch.from_numpy(np.zeros(shape, np.float32)) for _ in range(layout.num_slots)]
         self.slots = [layer.view(-1, self.head_dim) for layer in layers]
         self._pieces = [layer.view(-1, block_size * self.head_dim) for layer in layers]
         self._heads = torch.arange(2 * self.kv_heads)

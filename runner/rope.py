@@ -14,15 +14,21 @@ import torch
 from .model_config import ModelConfig, RopeScaling
 
 
-def rotation_table(config: ModelConfig, length: int) -> torch.Tensor:
+def rotation_table(config: ModelConfig, length: int, *, local: bool = False) -> torch.Tensor:
     """Rotations of every position: complex64 [length, 1, head_dim / 2]."""
-    angles = torch.outer(torch.arange(length).float(), inverse_frequencies(config))
+    angles = torch.outer(torch.arange(length).float(), inverse_frequencies(config, local=local))
     return torch.complex(angles.cos(), angles.sin()).unsqueeze(1)
 
 
-def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
-    """Radians per position of each pair, scaling applied: float32 [head_dim / 2]."""
+def inverse_frequencies(config: ModelConfig, *, local: bool = False) -> torch.Tensor:
+    """Radians per position of each pair, scaling applied: float32 [head_dim / 2].
+
+    Args:
+        local: of layers with a window, whose base may be their own; they are not scaled then.
+    """
     exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
+    if local and config.rope_local_theta is not None:
+        return 1.0 / config.rope_local_theta**exponents
     plain = 1.0 / config.rope_theta**exponents
     return plain if config.rope_scaling is None else _scaled(plain, config.rope_scaling)
 

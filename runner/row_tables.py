@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -17,13 +18,14 @@ class RowTables:
     Columns:
         tokens: int64 [rows, max_model_len + 1], the prompt and what was sampled.
         known: int64 [rows], how many of them are there.
-        blocks: int64 [rows, blocks], the block tables; 0 (the null block) behind their ends.
+        blocks: int64 [groups, rows, blocks], the block tables; 0 (the null block) behind their ends.
         num_blocks: int64 [rows].
         temperature, top_p: float32 [rows]; top_k: int64 [rows], 0 keeps all.
         seed: uint64 [rows], the key of the row's random numbers.
         min_tokens: int64 [rows]; end_ids: for each row the tokens that may not come before.
 
     Args:
+        groups: of layers, each with block tables of its own; a row's are equally long.
         vocab_size: token ids that may be sampled are below it.
         random_base: makes requests without a seed differ from run to run, and not from a
             preemption to the next.
@@ -38,11 +40,12 @@ class RowTables:
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
         random_base: int,
+        groups: int = 1,
     ) -> None:
         self.block_size = block_size
         self.tokens = np.zeros((rows, max_model_len + 1), np.int64)
         self.known = np.zeros(rows, np.int64)
-        self.blocks = np.zeros((rows, -(-max_model_len // block_size)), np.int64)
+        self.blocks = np.zeros((groups, rows, -(-max_model_len // block_size)), np.int64)
         self.num_blocks = np.zeros(rows, np.int64)
         self.temperature = np.zeros(rows, np.float32)
         self.top_p = np.ones(rows, np.float32)
@@ -59,16 +62,21 @@ class RowTables:
         row, count = new.row, len(new.token_ids)
         self.tokens[row, :count] = new.token_ids
         self.known[row] = count
-        self.blocks[row] = 0  # what pads a shorter row beside a longer one is masked; this way it is also one block
+        self.blocks[:, row] = 0  # what pads a shorter row beside a longer one is masked; this way it is also one block
         self.num_blocks[row] = 0
-        self.grow(row, new.block_ids)
+        self.grow(row, new.block_ids, new.more_block_ids)
         self._fill_sampling(row, new.req_id, new.sampling_params)
 
-    def grow(self, row: int, block_ids: BlockIds) -> None:
-        """Append blocks to a row's table."""
+    def grow(self, row: int, block_ids: BlockIds, more: Sequence[BlockIds] = ()) -> None:
+        """Append blocks to a row's tables: to the first, and as many to each further one."""
+        if len(more) != len(self.blocks) - 1 or any(len(blocks) != len(block_ids) for blocks in more):
+            got = [len(blocks) for blocks in (block_ids, *more)]
+            raise BooksError(f"row {row} gets {got} blocks, {len(self.blocks)} equal counts are needed")
         first = int(self.num_blocks[row])
-        self.blocks[row, first : first + len(block_ids)] = block_ids
-        self.num_blocks[row] = first + len(block_ids)
+        self.num_blocks[row] = last = first + len(block_ids)
+        self.blocks[0, row, first:last] = block_ids
+        for table, blocks in zip(self.blocks[1:], more, strict=True):
+            table[row, first:last] = blocks
 
     def append(self, rows: IntArray, token_ids: IntArray) -> None:
         """One more token of each of these rows is known."""

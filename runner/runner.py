@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from ..scheduler.kv_groups import ONE_GROUP, KVGroup
 from ..scheduler.plan import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 
 
@@ -22,6 +23,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
         eos_token_ids: tokens that end a text.
         capabilities: features beyond plain generation ("sampling" is temperature and the like).
         weights_id: identity of the weights, part of every prefix-cache key.
+        kv_groups: groups of layers, each with block tables of its own; all blocks come from one pool.
     """
 
     vocab_size: int
@@ -32,6 +34,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
     capabilities: frozenset[str] = frozenset()
     weights_id: str = ""
+    kv_groups: tuple[KVGroup, ...] = ONE_GROUP
 
 
 class Runner(Protocol):
@@ -48,6 +51,10 @@ class Runner(Protocol):
         """Take a step and return at once; step N+1 may be submitted before N is done.
 
         The awaitable gives the step's result, or raises what ended the runner.
+
+        While a request has fewer than ``min_tokens`` outputs (``plan.num_outputs`` counts those
+        before the step), no end token (unless ``ignore_eos``) and none of its stop tokens may be
+        chosen for it. The scheduler does not look at the minimum: such a token ends the request.
         """
         ...
 

@@ -18,8 +18,9 @@ class StepBatch:
     Attributes:
         lengths: tokens to compute for each request, batch order; ``ends``: its tokens afterwards.
         num_single: how many requests, the first ones, have one token.
-        tables: int64 [requests, blocks], block tables cut to the longest.
-        input_ids, positions, blocks, offsets: int64 [tokens].
+        tables: for each group of layers int64 [requests, blocks], block tables cut to the longest.
+        blocks: for each group int64 [tokens], where the tokens' keys and values go.
+        input_ids, positions, offsets: int64 [tokens].
         sampled_rows, sampled_outputs: for each request that samples, in plan order, its row and
             how many tokens it has generated so far.
         last_tokens: int64 [samples], the places in the batch whose logits those want.
@@ -47,8 +48,9 @@ class StepBatch:
         first = np.cumsum(self.lengths) - self.lengths
         positions = np.arange(len(owner)) + np.repeat(self.ends - self.lengths - first, self.lengths)
         widest = -(-int(self.ends.max()) // size)
-        self.tables = torch.from_numpy(rows.blocks[self.rows, :widest])
+        self.tables = [torch.from_numpy(blocks[self.rows, :widest]) for blocks in rows.blocks]
         self.input_ids = torch.from_numpy(rows.tokens[owner, positions])
         self.positions = torch.from_numpy(positions)
-        self.blocks = torch.from_numpy(rows.blocks[owner, positions // size])
+        index = positions // size
+        self.blocks = [torch.from_numpy(blocks[owner, index]) for blocks in rows.blocks]
         self.offsets = torch.from_numpy(positions % size)

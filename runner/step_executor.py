@@ -7,7 +7,8 @@ import secrets
 import torch
 
 from ..scheduler.plan import NO_INTS, ModelRunnerOutput, SchedulerOutput
-from .llama import Llama, Weights
+from .decoder import Decoder, Weights
+from .kv_layout import layout_of
 from .model_config import ModelConfig
 from .paged_kv import PagedKV
 from .row_tables import RowTables
@@ -26,8 +27,9 @@ class StepExecutor:
 
     def __init__(self, config: ModelConfig, weights: Weights, info: RunnerInfo, vocab_size: int) -> None:
         with torch.inference_mode():
-            self.model = Llama(config, weights, info.max_model_len)
-            self._kv = PagedKV(config, info.num_kv_blocks, info.block_size)
+            self.model = Decoder(config, weights, info.max_model_len)
+            layout = layout_of(config.windows, info.kv_groups)
+            self._kv = PagedKV(config, layout, info.num_kv_blocks, info.block_size)
         self._vocab_size = vocab_size
         self._rows = RowTables(
             rows=info.max_num_running_reqs,
@@ -36,6 +38,7 @@ class StepExecutor:
             vocab_size=vocab_size,
             eos_token_ids=info.eos_token_ids,
             random_base=secrets.randbits(64),
+            groups=len(info.kv_groups),
         )
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
@@ -45,7 +48,7 @@ class StepExecutor:
             BooksError: the plan does not fit what the plans before it said.
         """
         for row, block_ids in plan.grown.items():
-            self._rows.grow(row, block_ids)
+            self._rows.grow(row, block_ids, plan.grown_more.get(row, ()))
         for new in plan.scheduled_new_reqs:
             self._rows.fill(new)
         if not plan.req_ids:

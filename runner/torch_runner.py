@@ -10,7 +10,8 @@ import torch
 
 from ..scheduler.errors import ConfigError, NotBuiltError
 from ..scheduler.plan import GrammarOutput, ModelRunnerOutput, SchedulerOutput
-from .llama import Weights
+from .decoder import Weights
+from .kv_layout import one_table
 from .model_config import ModelConfig
 from .model_source import ModelSource, resolve_model
 from .paged_kv import bytes_per_block
@@ -24,7 +25,7 @@ CLOSE_LIMIT = 60.0  # seconds; a step of a long prompt on a slow machine takes s
 
 
 class TorchRunner:
-    """Runs a model of the llama family on the CPU.
+    """Runs a decoder on the CPU: the llama family and Gemma 3.
 
     All work with torch, loading included, is done on the runner's thread: torch starts a pool
     of threads for each thread that uses it, and two pools get in each other's way. The
@@ -60,7 +61,7 @@ class TorchRunner:
     ) -> None:
         length = _max_length(config, max_model_len)
         _check_limits(config, block_size, max_num_running_reqs, num_threads, vocab_size)
-        block_bytes = bytes_per_block(config, block_size)
+        block_bytes = bytes_per_block(config, one_table(config.num_layers), block_size)
         wanted = max_num_running_reqs * -(-length // block_size)
         self.info = RunnerInfo(
             vocab_size=config.vocab_size,
@@ -180,7 +181,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def _max_length(config: ModelConfig, asked: int | None) -> int:
     if asked is None:
-        return min(config.max_position_embeddings, config.sliding_window or config.max_position_embeddings)
+        return config.max_position_embeddings
     _at_least_one("max_model_len", asked)
     config.check_length(asked)
     return asked

@@ -2,8 +2,9 @@
 
 Names: ``embed``, ``norm``, ``head`` (absent when the embedding is shared), and for each layer ``layers.{i}.`` with
 ``attn_norm, mlp_norm, q, k, v, o, gate, up, down`` and, where the model has them, ``q_bias, k_bias, v_bias, q_norm,
-k_norm``. A matrix is (outputs, inputs), as ``torch.nn.functional.linear`` takes it. Rows of Q and K are in Hugging
-Face's order: element i of a head is rotated with element i + head_dim / 2.
+k_norm, attn_out_norm, mlp_out_norm``. A norm is the factor itself, also where a file holds it less 1. A matrix is
+(outputs, inputs), as ``torch.nn.functional.linear`` takes it. Rows of Q and K are in Hugging Face's order: element i of
+a head is rotated with element i + head_dim / 2.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _TOP = {
 _LAYER = {
     "attn_norm": ("input_layernorm.weight", "attn_norm.weight"),
     "mlp_norm": ("post_attention_layernorm.weight", "ffn_norm.weight"),
+    "attn_out_norm": ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+    "mlp_out_norm": ("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
     "q": ("self_attn.q_proj.weight", "attn_q.weight"),
     "k": ("self_attn.k_proj.weight", "attn_k.weight"),
     "v": ("self_attn.v_proj.weight", "attn_v.weight"),
@@ -50,6 +53,7 @@ _LAYER = {
 }
 _HARMLESS = ("rotary_emb.inv_freq", "rope_freqs.weight")  # tables that the configuration already implies
 _PERMUTED = ("llama", "mistral")  # architectures whose Q and K rows GGUF converters reorder
+_LESS_ONE = ("gemma3",)  # architectures whose Hugging Face files hold norms less 1; GGUF converters add it
 _CHUNK_ELEMENTS = 1 << 18  # 1 MiB of float32: the dequantizer's temporaries stay in the cache
 
 Shape = tuple[int, ...]
@@ -75,7 +79,7 @@ def load_weights(
     Args:
         source: the opened files; ``resolve_model`` gives one.
         config: the same model's configuration.
-        dtype: of the result; values are computed in float32 and rounded once.
+        dtype: of the result; values are computed in float32 and rounded once. Norms of Gemma 3 stay float32.
 
     Raises:
         ModelLoadError: a tensor is missing, unexpected inside a layer, or has another shape; a file is damaged.
@@ -89,7 +93,10 @@ def load_weights(
         names = {neutral: gguf if isinstance(source, GgufFile) else hf for neutral, (hf, gguf) in _names(config)}
         wanted = _match(found, names, config, str(source.path))
         permuted = isinstance(source, GgufFile) and config.architecture in _PERMUTED
-        return _drop_equal_head(_read_all(store, wanted, config, dtype, permuted), config)
+        weights = _read_all(store, wanted, config, dtype, permuted)
+        if config.architecture in _LESS_ONE and not isinstance(source, GgufFile):
+            weights |= {name: weight + 1.0 for name, weight in weights.items() if name.endswith("norm")}
+        return _drop_equal_head(weights, config)
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, Shape]:
@@ -113,6 +120,8 @@ def _layer_shapes(config: ModelConfig) -> dict[str, Shape]:
         shapes |= {"q_bias": (q,), "k_bias": (kv,), "v_bias": (kv,)}
     if config.qk_norm:
         shapes |= {"q_norm": (config.head_dim,), "k_norm": (config.head_dim,)}
+    if config.output_norms:
+        shapes |= {"attn_out_norm": (hidden,), "mlp_out_norm": (hidden,)}
     return shapes | {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
 
 
@@ -121,6 +130,8 @@ def _names(config: ModelConfig) -> Iterator[tuple[str, tuple[str, str]]]:
     for i in range(config.num_layers):
         for name in _layer_shapes(config):
             hf, gguf = _LAYER[name]
+            if name == "mlp_norm" and config.output_norms:  # there the other name is that of attention's output
+                hf = "pre_feedforward_layernorm.weight"
             yield f"layers.{i}.{name}", (f"model.layers.{i}.{hf}", f"blk.{i}.{gguf}")
 
 
@@ -154,7 +165,9 @@ def _read_all(
 ) -> dict[str, torch.Tensor]:
     def read(neutral: str) -> torch.Tensor:
         heads = _rotated_heads(neutral, config) if permuted else 0
-        return store.read(wanted[neutral], dtype, heads)
+        # Rounded after 1 is added, these norms would lose most of their digits.
+        exact = config.architecture in _LESS_ONE and neutral.endswith("norm")
+        return store.read(wanted[neutral], torch.float32 if exact else dtype, heads)
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="weights") as threads:
         return dict(zip(wanted, threads.map(read, wanted), strict=True))

@@ -37,6 +37,8 @@ class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
         token_ids: the prompt, then the tokens generated before a preemption.
         num_prompt_tokens: how many of ``token_ids`` are the prompt.
         block_ids: the block table; token i lives in block ``block_ids[i // block_size]``.
+        more_block_ids: the tables of further groups of layers, as long as the first; the null block (0)
+            stands where a group's window has passed.
         num_computed_tokens: tokens whose keys and values are in those blocks already.
     """
 
@@ -50,6 +52,7 @@ class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
     mm_features: list[Any] = []
     adapter: str | None = None
     resumed: bool = False
+    more_block_ids: list[BlockIds] = []
 
 
 class CachedRequestData(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +81,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     Other fields:
         grown: row -> block ids that join the end of its block table, before the step.
+        grown_more: the same for each further group of layers, as many for each.
         finished_req_ids, preempted_req_ids: left the runner since the plan before; sent once.
     """
 
@@ -90,6 +94,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     num_outputs: IntArray = NO_INTS
     samples: BoolArray = NO_BOOLS
     grown: dict[int, BlockIds] = {}
+    grown_more: dict[int, list[BlockIds]] = {}
     scheduled_new_reqs: list[NewRequestData] = []
     finished_req_ids: set[str] = set()
     preempted_req_ids: set[str] = set()

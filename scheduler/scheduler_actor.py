@@ -9,12 +9,12 @@ import anyio
 
 from ..actors import Actor, Ask, Channel
 from .errors import InvalidRequestError
-from .messages import Abort, EngineCoreOutputs, Pause, ResetPrefixCache, Resume, StepDone, Submit
+from .messages import Abort, EngineCoreOutputs, Follow, Pause, ResetPrefixCache, Resume, StepDone, Submit
 from .pause import STATE_OF_MODE, PauseState
 from .plan import SchedulerOutput
 from .scheduler import NOTHING_GRANTED, Scheduler
 
-SchedulerControl = Abort | StepDone | Resume | Ask[ResetPrefixCache, bool] | Ask[Pause, None]
+SchedulerControl = Abort | StepDone | Follow | Resume | Ask[ResetPrefixCache, bool] | Ask[Pause, None]
 
 
 class SchedulerActor(Actor):
@@ -65,6 +65,9 @@ class SchedulerActor(Actor):
             self._add(self.submits.receive_nowait(), now)
         for message in self.mailbox.take_control():
             self._apply(message, now)
+        self._send_notices()
+
+    def _send_notices(self) -> None:
         if self._outputs_have_room() and (notices := self.core.take_outputs()):
             self._outputs.send_nowait(notices)
 
@@ -87,6 +90,8 @@ class SchedulerActor(Actor):
             case Ask(message=Pause(mode=mode)):
                 self.core.set_pause_state(STATE_OF_MODE[mode])
                 self._pauses.append(message)
+            case Follow():
+                self.core.follow(message)
             case Ask():
                 self._resets.append(message)
 
@@ -125,15 +130,22 @@ class SchedulerActor(Actor):
             self.core.preempt_all(anyio.current_time())
             self.mailbox.wake()  # they are planned again in the next turn
         if self.core.owes_release:
-            await self.ask(self._reserve, self.core.take_releases())
+            self.core.take_answer(await self.ask(self._reserve, self.core.take_releases()), anyio.current_time())
         while self._resets:
-            self._resets.pop().reply.set_result(await self.ask(self._reserve, ResetPrefixCache()))
+            self._resets.pop().reply.set_result(await self._reset())
+        self._send_notices()
         if not self.core.num_unfinished:
             self._answer_pauses()
 
     def _answer_pauses(self) -> None:
         while self._pauses:
             self._pauses.pop().reply.set_result(None)
+
+    async def _reset(self) -> bool:
+        done: bool = await self.ask(self._reserve, ResetPrefixCache())
+        if done:
+            self.core.prefix_cache_was_reset(anyio.current_time())
+        return done
 
     def _is_done(self) -> bool:
         return self.submits.closed and not self._in_flight and not self.core.num_requests

@@ -121,10 +121,12 @@ async def test_a_pause_whose_caller_is_cancelled_holds_until_it_is_taken_back(an
         engine.runner.gate.close()
         stream = engine.generate(PROMPT, greedy())
         await anyio.wait_all_tasks_blocked()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(engine.pause("keep"), 0)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(engine.pause("wait"), 0)
+        for mode in ("keep", "wait"):
+            pause = asyncio.ensure_future(engine.pause(mode))
+            await anyio.wait_all_tasks_blocked()
+            assert pause.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await pause
         with pytest.raises(EnginePausedError):
             engine.generate(PROMPT, greedy())
         engine.runner.gate.open()
@@ -160,11 +162,18 @@ async def test_an_engine_may_be_stopped_while_it_is_paused(mode: str):
 
 async def test_whoever_waits_in_a_pause_gets_the_cause_when_the_engine_ends():
     async with make(faults={3: RuntimeError("gone")}) as engine:
-        engine.generate(PROMPT, greedy())
+        engine.runner.gate.close()
         held = engine.generate(PROMPT, greedy())
-        await until_running(engine)
-        with pytest.raises(EngineDeadError, match="gone"):
-            await engine.pause("wait")
+        await anyio.wait_all_tasks_blocked()
+
+        async def wait_for_quiet() -> None:
+            with pytest.raises(EngineDeadError, match="gone"):
+                await engine.pause("wait")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait_for_quiet)
+            await anyio.wait_all_tasks_blocked()
+            engine.runner.gate.open()
         with pytest.raises(EngineDeadError, match="gone"):
             await read(held)
 

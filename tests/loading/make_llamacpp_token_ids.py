@@ -1,10 +1,11 @@
 """Makes llamacpp_token_ids.json: the ids that llama.cpp gives to the texts of token_texts.py.
 
     python -m venv llamacpp-env && llamacpp-env/bin/pip install xllamacpp gguf numpy
-    llamacpp-env/bin/python tests/loading/make_llamacpp_token_ids.py path/to/SmolLM2-135M-Instruct.Q4_1.gguf
+    llamacpp-env/bin/python tests/loading/make_llamacpp_token_ids.py \
+        path/to/SmolLM2-135M-Instruct.Q4_1.gguf path/to/gemma-3-270m-q4_k_m.gguf
 
 Control tokens that a text spells out count as tokens (llama.cpp's ``parse_special`` is true). Ids are without
-beginning and end tokens (``add_special`` is false), except in the column "spm with special".
+beginning and end tokens (``add_special`` is false), except in columns "... with special".
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ def _ask(address: str, text: str, add_special: bool) -> list[int]:
         return json.load(answer)["tokens"]
 
 
-def main(smollm2: Path) -> None:
+def main(smollm2: Path, gemma3: Path) -> None:
     columns = {"SmolLM2": token_ids(smollm2)}
+    columns["Gemma 3"] = token_ids(gemma3)
+    columns["Gemma 3 with special"] = token_ids(gemma3, add_special=True)
     with tempfile.TemporaryDirectory() as folder:
         for kind in (*BYTE_LEVEL_KINDS, "spm"):
             columns[kind] = token_ids(write_vocabulary(Path(folder) / f"{kind}.gguf", kind))
@@ -51,4 +54,4 @@ def main(smollm2: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

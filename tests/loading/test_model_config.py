@@ -5,7 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_models import LLAMA, QWEN2, QWEN3, add_tensors, finish, gguf_writer, random_tensors, write_folder, write_gguf
+from tiny_models import (
+    GEMMA3,
+    LLAMA,
+    QWEN2,
+    QWEN3,
+    add_tensors,
+    finish,
+    gguf_writer,
+    random_tensors,
+    write_folder,
+    write_gguf,
+)
 
 from callboard.runner.model_config import ModelConfig, RopeScaling
 from callboard.scheduler.errors import ConfigError, ModelLoadError
@@ -15,7 +26,7 @@ def from_config(tmp_path: Path, config: dict[str, Any]) -> ModelConfig:
     return ModelConfig.from_hf(write_folder(tmp_path / "m", config, random_tensors(LLAMA)))
 
 
-@pytest.mark.parametrize("config", [LLAMA, QWEN2, QWEN3], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("config", [LLAMA, QWEN2, QWEN3, GEMMA3], ids=lambda config: config["model_type"])
 def test_a_folder_and_its_gguf_file_give_one_configuration(tmp_path: Path, config: dict) -> None:
     tensors = random_tensors(config)
     folder = ModelConfig.from_hf(write_folder(tmp_path / "m", config, tensors))
@@ -24,15 +35,60 @@ def test_a_folder_and_its_gguf_file_give_one_configuration(tmp_path: Path, confi
         if name not in ("weights_id", "rms_norm_eps"):
             assert getattr(folder, name) == getattr(file, name), name
     assert (folder.num_kv_heads, folder.head_dim, folder.eos_token_ids) == (2, 8, (2,))
-    assert (folder.attention_bias, folder.qk_norm) == (config is QWEN2, config is QWEN3)
+    assert (folder.attention_bias, folder.qk_norm) == (config is QWEN2, config in (QWEN3, GEMMA3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({}, (16, 16, 16, 16, 16, None, 16)),
+        ({"sliding_window_pattern": 3}, (16, 16, None, 16, 16, None, 16)),
+        ({"layer_types": ["full_attention"] * 6 + ["sliding_attention"]}, (None,) * 6 + (16,)),
+        ({"sliding_window": None}, (None,) * 7),
+    ],
+)
+def test_gemma3_has_a_window_in_most_layers(
+    tmp_path: Path, changes: dict[str, Any], windows: tuple[int | None, ...]
+) -> None:
+    config = from_config(tmp_path, GEMMA3 | changes)
+    assert config.windows == windows
+    assert (config.rope_theta, config.rope_local_theta, config.query_pre_attn_scalar) == (1e6, 1e4, 8.0)
+    assert (config.hidden_act, config.output_norms, config.scale_embedding) == ("gelu_tanh", True, True)
+
+
+def test_gemma3_rotations_may_be_named_for_each_kind_of_layer(tmp_path: Path) -> None:
+    kinds = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 3e4},
+    }
+    config = from_config(tmp_path, GEMMA3 | {"rope_parameters": kinds})
+    assert (config.rope_theta, config.rope_local_theta) == (2e6, 3e4)
+    assert config.rope_scaling == RopeScaling(kind="linear", factor=8.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gemma3"}, r"architecture 'gemma3 \(with images\)' is not supported"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is not supported"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention is not supported"),
+        ({"hidden_activation": "silu"}, "hidden_activation 'silu' is not supported"),
+        ({"layer_types": ["sliding_attention"]}, "1 layer types are named for 7 layers"),
+        ({"layer_types": ["chunked_attention"] * 7}, "layer type 'chunked_attention' is not supported"),
+        ({"sliding_window_pattern": 0}, "the pattern of sliding windows is 0, the least is 1"),
+    ],
+)
+def test_what_gemma3_does_not_compute_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        from_config(tmp_path, GEMMA3 | changes)
 
 
 def test_an_unknown_architecture_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="architecture 'mamba' is not supported; supported: llama, mistral, qwen2"):
         from_config(tmp_path, LLAMA | {"model_type": "mamba"})
-    writer = gguf_writer(tmp_path / "m.gguf", LLAMA | {"model_type": "gemma3"})
+    writer = gguf_writer(tmp_path / "m.gguf", LLAMA | {"model_type": "gemma2"})
     finish(writer)
-    with pytest.raises(ModelLoadError, match="architecture 'gemma3' is not supported"):
+    with pytest.raises(ModelLoadError, match="architecture 'gemma2' is not supported"):
         ModelConfig.from_gguf(tmp_path / "m.gguf")
 
 
@@ -104,11 +160,10 @@ def test_end_tokens_of_all_files_are_joined(tmp_path: Path) -> None:
     assert ModelConfig.from_gguf(tmp_path / "m.gguf").eos_token_ids == (2, 9)
 
 
-def test_a_length_beyond_the_model_or_its_window_is_refused(tmp_path: Path) -> None:
+def test_a_length_beyond_the_model_is_refused(tmp_path: Path) -> None:
     config = from_config(tmp_path, LLAMA | {"model_type": "mistral", "sliding_window": 32})
-    config.check_length(32)
-    with pytest.raises(ConfigError, match="max_model_len is 33, but the model attends through a sliding window of 32"):
-        config.check_length(33)
+    assert config.windows == (32, 32)
+    config.check_length(128)
     with pytest.raises(ConfigError, match="max_model_len is 129, but the model was made for 128 tokens"):
         config.check_length(129)
 
@@ -116,7 +171,15 @@ def test_a_length_beyond_the_model_or_its_window_is_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize(("used", "window"), [(False, None), (True, 32)])
 def test_a_window_counts_for_qwen_only_when_it_is_used(tmp_path: Path, used: bool, window: int | None) -> None:
     config = QWEN2 | {"use_sliding_window": used}
-    assert ModelConfig.from_hf(write_folder(tmp_path / "m", config, random_tensors(config))).sliding_window == window
+    found = ModelConfig.from_hf(write_folder(tmp_path / "m", config, random_tensors(config)))
+    assert found.sliding_window == window
+    assert found.windows == (None, None)  # the first 28 layers have none
+
+
+def test_the_upper_layers_of_qwen_have_the_window(tmp_path: Path) -> None:
+    config = QWEN2 | {"use_sliding_window": True, "max_window_layers": 1}
+    found = ModelConfig.from_hf(write_folder(tmp_path / "m", config, random_tensors(config)))
+    assert found.windows == (None, 32)
 
 
 def test_other_weights_of_the_same_shape_have_another_identity(tmp_path: Path) -> None:

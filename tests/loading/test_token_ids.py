@@ -9,6 +9,7 @@ from token_texts import TEXTS
 
 from callboard.pipeline.tokenizer import Tokenizer
 from callboard.runner.model_source import resolve_model
+from callboard.runner.shipped_models import find_shipped
 
 IDS: dict[str, list[list[int]]] = json.loads(Path(__file__).with_name("llamacpp_token_ids.json").read_text())
 
@@ -24,6 +25,15 @@ def differing(found: Tokenizer, column: str, add_special_tokens: bool = False) -
 
 def test_smollm2_gives_the_ids_of_llamacpp() -> None:
     assert differing(tokenizer("smollm2"), "SmolLM2") == []
+
+
+@pytest.mark.skipif(isinstance(find_shipped("gemma3-270m"), str), reason=str(find_shipped("gemma3-270m")))
+def test_gemma3_gives_the_ids_of_llamacpp_and_its_texts_come_back() -> None:
+    found = tokenizer("gemma3-270m")
+    assert found.vocab_size == 262_144
+    assert differing(found, "Gemma 3") == []
+    assert differing(found, "Gemma 3 with special", add_special_tokens=True) == []
+    assert [found.decode(ids, skip_special_tokens=False) for ids in IDS["Gemma 3"]] == TEXTS
 
 
 @pytest.mark.parametrize("kind", BYTE_LEVEL_KINDS)

@@ -9,7 +9,18 @@ import pytest
 import structlog
 import torch
 from gguf import GGMLQuantizationType as Kind
-from tiny_models import LLAMA, QWEN2, QWEN3, add_tensors, finish, gguf_writer, random_tensors, write_folder, write_gguf
+from tiny_models import (
+    GEMMA3,
+    LLAMA,
+    QWEN2,
+    QWEN3,
+    add_tensors,
+    finish,
+    gguf_writer,
+    random_tensors,
+    write_folder,
+    write_gguf,
+)
 
 from callboard.runner.model_source import resolve_model
 from callboard.runner.weights import load_weights
@@ -39,7 +50,24 @@ def test_a_folder_gives_every_tensor_under_its_neutral_name(tmp_path: Path, conf
     assert ("layers.0.q_norm" in weights) == (config is QWEN3)
 
 
-@CONFIGS
+def test_norms_of_gemma_are_the_factors_themselves(tmp_path: Path) -> None:
+    tensors = random_tensors(GEMMA3)
+    for weights in (
+        load(write_folder(tmp_path / "m", GEMMA3, tensors), torch.bfloat16),
+        load(write_gguf(tmp_path / "m.gguf", GEMMA3, tensors), torch.bfloat16),
+    ):
+        for ours, theirs in (
+            ("norm", "model.norm"),
+            ("layers.5.attn_out_norm", "model.layers.5.post_attention_layernorm"),
+            ("layers.5.mlp_norm", "model.layers.5.pre_feedforward_layernorm"),
+            ("layers.5.mlp_out_norm", "model.layers.5.post_feedforward_layernorm"),
+            ("layers.5.k_norm", "model.layers.5.self_attn.k_norm"),
+        ):
+            assert torch.equal(weights[ours], tensors[f"{theirs}.weight"] + 1)
+        assert weights["layers.0.q"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("config", [LLAMA, QWEN2, QWEN3, GEMMA3], ids=lambda config: config["model_type"])
 def test_a_gguf_file_gives_the_same_tensors_as_the_folder_it_was_made_from(tmp_path: Path, config: dict) -> None:
     tensors = random_tensors(config)
     folder = load(write_folder(tmp_path / "m", config, tensors))

@@ -29,6 +29,17 @@ LLAMA: dict[str, Any] = {
 }
 QWEN2 = LLAMA | {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 32}
 QWEN3 = LLAMA | {"model_type": "qwen3", "head_dim": 8}
+GEMMA3 = LLAMA | {
+    "model_type": "gemma3_text",
+    "hidden_act": None,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "num_hidden_layers": 7,
+    "head_dim": 8,
+    "query_pre_attn_scalar": 8,
+    "rope_theta": 1000000.0,
+    "rope_local_base_freq": 10000.0,
+    "sliding_window": 16,
+}
 
 _GGUF_NAMES = {
     "model.embed_tokens": "token_embd",
@@ -45,6 +56,11 @@ _GGUF_NAMES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+}
+_GEMMA3_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
 }
 
 
@@ -68,7 +84,10 @@ def _shapes(config: dict[str, Any], tied: bool) -> dict[str, tuple[int, ...]]:
             layer[f"self_attn.{name}_proj.weight"] = (rows, hidden)
             if config["model_type"] == "qwen2":
                 layer[f"self_attn.{name}_proj.bias"] = (rows,)
-        if config["model_type"] == "qwen3":
+        if config["model_type"] == "gemma3_text":
+            names = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
+            layer |= {f"{name}.weight": (hidden,) for name in names}
+        if config["model_type"] in ("qwen3", "gemma3_text"):
             layer |= {"self_attn.q_norm.weight": (head,), "self_attn.k_norm.weight": (head,)}
         layer |= {"self_attn.o_proj.weight": (hidden, q), "mlp.down_proj.weight": (hidden, inner)}
         layer |= {"mlp.gate_proj.weight": (inner, hidden), "mlp.up_proj.weight": (inner, hidden)}
@@ -98,7 +117,7 @@ def converter_rows(weights: np.ndarray, heads: int) -> np.ndarray:
 
 def gguf_writer(path: Path, config: dict[str, Any], **options: Any) -> gguf.GGUFWriter:
     """A writer with the metadata of ``config`` and no tensors yet."""
-    arch = {"mistral": "llama"}.get(config["model_type"], config["model_type"])
+    arch = {"mistral": "llama", "gemma3_text": "gemma3"}.get(config["model_type"], config["model_type"])
     writer = gguf.GGUFWriter(path, arch, **options)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -108,6 +127,9 @@ def gguf_writer(path: Path, config: dict[str, Any], **options: Any) -> gguf.GGUF
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
+    if arch == "gemma3":
+        writer.add_key_length(config["head_dim"])
+        writer.add_sliding_window(config["sliding_window"])
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     return writer
@@ -119,7 +141,8 @@ def add_tensors(
     tensors: dict[str, torch.Tensor],
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
 ) -> None:
-    """Names, order of rows and quantization as a converter writes them; vectors stay F32."""
+    """Names, order of rows and quantization as a converter writes them; vectors stay F32, norms of Gemma get 1 more."""
+    gemma = config["model_type"] == "gemma3_text"
     permuted = config["model_type"] in ("llama", "mistral")
     for name, tensor in tensors.items():
         values = tensor.numpy()
@@ -127,15 +150,17 @@ def add_tensors(
             values = converter_rows(values, config["num_attention_heads"])
         if permuted and "k_proj" in name:
             values = converter_rows(values, config["num_key_value_heads"])
+        if gemma and values.ndim == 1:
+            values = values + 1
         packed = kind if values.ndim == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(gguf_name(name), gguf.quantize(np.ascontiguousarray(values), packed), raw_dtype=packed)
+        writer.add_tensor(gguf_name(name, gemma), gguf.quantize(np.ascontiguousarray(values), packed), raw_dtype=packed)
 
 
-def gguf_name(name: str) -> str:
+def gguf_name(name: str, gemma: bool = False) -> str:
     stem, _, suffix = name.rpartition(".")
     if stem.startswith("model.layers."):
         _, _, index, rest = stem.split(".", 3)
-        return f"blk.{index}.{_GGUF_NAMES[rest]}.{suffix}"
+        return f"blk.{index}.{(_GGUF_NAMES | _GEMMA3_NAMES if gemma else _GGUF_NAMES)[rest]}.{suffix}"
     return f"{_GGUF_NAMES[stem]}.{suffix}"
 
 

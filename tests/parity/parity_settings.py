@@ -10,12 +10,12 @@ GENERATED = (1, 6, 10)  # prompts that transformers also generates step by step
 GREEDY = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, output_kind="final")
 
 
-async def all_at_once(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
+async def all_at_once(engine: Engine, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[list[int]]:
     """Every prompt's output, all submitted together."""
     tokens: dict[int, list[int]] = {}
 
     async def one(number: int) -> None:
-        tokens[number] = (await engine.complete(prompts[number], GREEDY)).outputs[0].token_ids
+        tokens[number] = (await engine.complete(prompts[number], params)).outputs[0].token_ids
 
     async with anyio.create_task_group() as tasks:
         for number in range(len(prompts)):

@@ -22,6 +22,20 @@ SIZES: dict[str, Any] = {
 }
 LLAMA = ModelConfig(architecture="llama", tie_word_embeddings=True, **SIZES)
 LLAMA3 = RopeScaling(kind="llama3", factor=8.0, original_max_position_embeddings=16)
+GEMMA3 = ModelConfig(
+    architecture="gemma3",
+    tie_word_embeddings=True,
+    qk_norm=True,
+    output_norms=True,
+    scale_embedding=True,
+    sliding_window=8,
+    sliding_layers=(True, True, False, True),
+    rope_theta=1_000_000.0,
+    rope_local_theta=10_000.0,
+    query_pre_attn_scalar=11.0,
+    hidden_act="gelu_tanh",
+    **(SIZES | {"num_layers": 4}),
+)
 CONFIGS = {
     "llama": LLAMA,
     "untied head": ModelConfig(architecture="llama", **SIZES),
@@ -30,6 +44,8 @@ CONFIGS = {
     "normalized heads": ModelConfig(architecture="qwen3", qk_norm=True, **(SIZES | {"head_dim": 16})),
     "llama3 scaling": ModelConfig(architecture="llama", rope_scaling=LLAMA3, **SIZES),
     "linear scaling": ModelConfig(architecture="llama", rope_scaling=RopeScaling(kind="linear", factor=4.0), **SIZES),
+    "sliding window": ModelConfig(architecture="mistral", sliding_window=6, **SIZES),
+    "gemma3": GEMMA3,
 }
 
 Weights = dict[str, torch.Tensor]
@@ -49,9 +65,10 @@ def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
 def reference_logits(config: ModelConfig, weights: Weights, tokens: list[int]) -> torch.Tensor:
     """Logits behind every token: float64 [tokens, vocabulary]."""
     w = {name: tensor.double() for name, tensor in weights.items()}
-    x = w["embed"][tokens]
-    for i in range(config.num_layers):
-        x = _layer(config, {name.split(".")[-1]: w[name] for name in w if name.startswith(f"layers.{i}.")}, x)
+    x = w["embed"][tokens] * (math.sqrt(config.hidden_size) if config.scale_embedding else 1)
+    for i, window in enumerate(config.windows):
+        own = {name.split(".")[-1]: w[name] for name in w if name.startswith(f"layers.{i}.")}
+        x = _layer(config, own, x, window)
     return _norm(x, w["norm"], config) @ w.get("head", w["embed"]).T
 
 
@@ -63,23 +80,31 @@ def greedy(config: ModelConfig, weights: Weights, prompt: list[int], count: int)
     return tokens[len(prompt) :]
 
 
-def _layer(config: ModelConfig, w: Weights, x: torch.Tensor) -> torch.Tensor:
-    x = x + _attend(config, w, _norm(x, w["attn_norm"], config)) @ w["o"].T
+def _layer(config: ModelConfig, w: Weights, x: torch.Tensor, window: int | None) -> torch.Tensor:
+    attended = _attend(config, w, _norm(x, w["attn_norm"], config), window) @ w["o"].T
+    x = x + (_norm(attended, w["attn_out_norm"], config) if config.output_norms else attended)
     h = _norm(x, w["mlp_norm"], config)
-    gate = h @ w["gate"].T
-    return x + (gate / (1 + torch.exp(-gate)) * (h @ w["up"].T)) @ w["down"].T
+    y = (_activate(config, h @ w["gate"].T) * (h @ w["up"].T)) @ w["down"].T
+    return x + (_norm(y, w["mlp_out_norm"], config) if config.output_norms else y)
 
 
-def _attend(config: ModelConfig, w: Weights, x: torch.Tensor) -> torch.Tensor:
+def _activate(config: ModelConfig, x: torch.Tensor) -> torch.Tensor:
+    if config.hidden_act == "silu":
+        return x / (1 + torch.exp(-x))
+    return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _attend(config: ModelConfig, w: Weights, x: torch.Tensor, window: int | None) -> torch.Tensor:
     q, k, v = (_heads(config, w, x, name) for name in "qkv")  # [heads, tokens, head_dim]
     if config.qk_norm:
         q, k = _norm(q, w["q_norm"], config), _norm(k, w["k_norm"], config)
-    q, k = _rotate(config, q), _rotate(config, k)
+    q, k = (_rotate(config, heads, window is not None) for heads in (q, k))
     repeat = config.num_heads // config.num_kv_heads
     k, v = k.repeat_interleave(repeat, 0), v.repeat_interleave(repeat, 0)
-    scores = q @ k.transpose(1, 2) / math.sqrt(config.head_dim)
-    future = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
-    shares = scores.masked_fill(future, -torch.inf).softmax(-1)
+    scores = q @ k.transpose(1, 2) / math.sqrt(config.query_pre_attn_scalar or config.head_dim)
+    age = torch.arange(len(x)).unsqueeze(1) - torch.arange(len(x))  # of each key, seen from each query
+    hidden = (age < 0) | (age >= (window or len(x)))
+    shares = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     return (shares @ v).transpose(0, 1).reshape(len(x), -1)
 
 
@@ -88,16 +113,18 @@ def _heads(config: ModelConfig, w: Weights, x: torch.Tensor, name: str) -> torch
     return y.view(len(x), -1, config.head_dim).transpose(0, 1)
 
 
-def _rotate(config: ModelConfig, heads: torch.Tensor) -> torch.Tensor:
+def _rotate(config: ModelConfig, heads: torch.Tensor, local: bool) -> torch.Tensor:
     half = config.head_dim // 2
-    frequencies = torch.tensor([frequency(config, i) for i in range(half)], dtype=torch.float64)
+    frequencies = torch.tensor([frequency(config, i, local) for i in range(half)], dtype=torch.float64)
     angles = torch.arange(heads.shape[1]).unsqueeze(1) * frequencies
     a, b = heads[..., :half], heads[..., half:]
     return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
 
 
-def frequency(config: ModelConfig, i: int) -> float:
+def frequency(config: ModelConfig, i: int, local: bool = False) -> float:
     """Radians per position of pair i, case by case as the papers put it."""
+    if local and config.rope_local_theta is not None:
+        return config.rope_local_theta ** (-2 * i / config.head_dim)
     plain = config.rope_theta ** (-2 * i / config.head_dim)
     scaling = config.rope_scaling
     if scaling is None:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from dense_reference import CONFIGS, LLAMA, greedy, random_weights, reference_logits
+from dense_reference import CONFIGS, GEMMA3, LLAMA, greedy, random_weights, reference_logits
 from plan_maker import BLOCK_SIZE, Device
 
 from callboard.runner.model_config import ModelConfig
@@ -65,19 +65,27 @@ def test_logits_agree_with_the_dense_reference(config: ModelConfig) -> None:
     assert torch.allclose(torch.cat(seen), expected, rtol=1e-3, atol=1e-3)
 
 
+WITH_AND_WITHOUT_WINDOWS = pytest.mark.parametrize("config", [LLAMA, GEMMA3], ids=lambda config: config.architecture)
+
+
+@WITH_AND_WITHOUT_WINDOWS
 @pytest.mark.parametrize("chunks", [[25], [24, 1], [1, 24], [7, 7, 11], [4] * 6 + [1], [1] * 25], ids=str)
-def test_a_prompt_may_be_split_anywhere(device: Device, chunks: list[int]) -> None:
-    prompt = text(25)
+def test_a_prompt_may_be_split_anywhere(config: ModelConfig, chunks: list[int]) -> None:
+    weights, prompt = random_weights(config), text(25)
+    device = Device(config, weights)
     device.admit("a", 0, prompt, blocks_for(40))
     assert not any(device.run(a=chunk) for chunk in chunks[:-1])
-    assert device.finish("a", chunks[-1], 10) == greedy(LLAMA, WEIGHTS, prompt, 10)
+    assert device.finish("a", chunks[-1], 10) == greedy(config, weights, prompt, 10)
 
 
-def test_chunks_longer_than_a_tile_see_all_before_them(device: Device) -> None:
-    prompt = text(400)
+@WITH_AND_WITHOUT_WINDOWS
+def test_chunks_longer_than_a_tile_see_all_before_them(config: ModelConfig) -> None:
+    config = msgspec.structs.replace(config, sliding_window=config.sliding_window and 140)
+    weights, prompt = random_weights(config), text(400)
+    device = Device(config, weights)
     device.admit("a", 0, prompt, blocks_for(410))
     device.run(a=150)
-    assert device.finish("a", 250, 3) == greedy(LLAMA, WEIGHTS, prompt, 3)
+    assert device.finish("a", 250, 3) == greedy(config, weights, prompt, 3)
 
 
 def test_blocks_may_lie_in_any_order(device: Device) -> None:
@@ -121,13 +129,17 @@ def test_prompts_and_decoding_requests_share_steps(device: Device) -> None:
     assert [len(tokens) for tokens in outputs.values()] == [10, 8, 7]
 
 
-def test_contexts_of_very_different_lengths_decode_together(device: Device) -> None:
+@WITH_AND_WITHOUT_WINDOWS
+def test_contexts_of_very_different_lengths_decode_together(config: ModelConfig) -> None:
+    config = msgspec.structs.replace(config, sliding_window=config.sliding_window and 149)
+    weights = random_weights(config)
+    device = Device(config, weights)
     prompts = {f"r{i}": text(length, seed=i) for i, length in enumerate([400, 2, 150, 149, 9, 401])}
     for i, (name, prompt) in enumerate(prompts.items()):
         device.admit(name, i, prompt, blocks_for(410, first=1 + 103 * i))
     device.run(**{name: len(prompt) for name, prompt in prompts.items()})
     outputs = device.run(**dict.fromkeys(prompts, 1))
-    assert outputs == {name: greedy(LLAMA, WEIGHTS, prompt, 2)[1] for name, prompt in prompts.items()}
+    assert outputs == {name: greedy(config, weights, prompt, 2)[1] for name, prompt in prompts.items()}
 
 
 @pytest.mark.parametrize("outputs", [1, 3])

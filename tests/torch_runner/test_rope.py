@@ -10,10 +10,11 @@ from callboard.runner.model_config import ModelConfig
 from callboard.runner.rope import inverse_frequencies, pair_up, rotation_table
 
 
+@pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
-def test_frequencies_follow_the_formula(config: ModelConfig) -> None:
-    expected = torch.tensor([frequency(config, i) for i in range(config.head_dim // 2)])
-    assert torch.allclose(inverse_frequencies(config), expected, rtol=1e-5)
+def test_frequencies_follow_the_formula(config: ModelConfig, local: bool) -> None:
+    expected = torch.tensor([frequency(config, i, local) for i in range(config.head_dim // 2)])
+    assert torch.allclose(inverse_frequencies(config, local=local), expected, rtol=1e-5)
 
 
 def test_llama3_scaling_keeps_fast_pairs_and_slows_the_others_down() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from dense_reference import CONFIGS, LLAMA, Weights, greedy, random_weights
+from dense_reference import LLAMA, Weights, greedy, random_weights
 from plan_maker import BLOCK_SIZE, PlanMaker
 
 from callboard.actors.errors import WrongLoopError
@@ -198,10 +198,8 @@ def test_without_a_limit_the_kv_cache_holds_all_rows_at_full_length() -> None:
     assert make(num_kv_blocks=None).info.num_kv_blocks == 4 * 64 // BLOCK_SIZE
 
 
-def test_without_a_length_it_is_the_models_own_or_its_window() -> None:
+def test_without_a_length_it_is_the_models_own() -> None:
     assert make(max_model_len=None).info.max_model_len == LLAMA.max_position_embeddings
-    windowed = msgspec.structs.replace(CONFIGS["llama"], sliding_window=32)
-    assert TorchRunner(windowed, dict, num_kv_blocks=4).info.max_model_len == 32
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
-"""The forward pass of the llama family (Touvron et al. 2023, arXiv 2302.13971) over a flat batch.
+"""The forward pass of a decoder over a flat batch.
 
-One class serves llama, mistral, qwen2 and qwen3, which differ by flags of ``ModelConfig``:
-grouped-query attention, rotary embedding, RMS norm (Zhang and Sennrich 2019, arXiv 1910.07467)
-and a gated MLP with SiLU (Shazeer 2020, arXiv 2002.05202).
+One class serves llama (Touvron et al. 2023, arXiv 2302.13971), mistral, qwen2, qwen3 and gemma3
+(Gemma Team 2025, arXiv 2503.19786), which differ by flags of ``ModelConfig``: grouped-query
+attention, rotary embedding, RMS norm (Zhang and Sennrich 2019, arXiv 1910.07467) and a gated
+MLP (Shazeer 2020, arXiv 2002.05202).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -19,8 +23,13 @@ from .weights_pack import Linear
 
 Weights = dict[str, torch.Tensor]
 
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": functional.silu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+}
 
-class Llama:
+
+class Decoder:
     """A model with its weights in the layout that is computed with.
 
     Args:
@@ -32,10 +41,15 @@ class Llama:
     def __init__(self, config: ModelConfig, weights: Weights, max_model_len: int) -> None:
         self.config = config
         self._embed = weights.pop("embed")
+        # Rounded to the weights' type before it multiplies, as the model was trained.
+        self._embed_scale = torch.tensor(config.hidden_size**0.5).to(self._embed.dtype)
         self._norm = _Norm(weights.pop("norm"), config.rms_norm_eps)
         self._head = Linear(weights.pop("head", self._embed))
         self._layers = [_Layer(config, weights, i) for i in range(config.num_layers)]
-        self._rotations = rotation_table(config, max_model_len)
+        self._windows = config.windows
+        self._rotations = {
+            window: rotation_table(config, max_model_len, local=window is not None) for window in set(self._windows)
+        }
         self._workspace = Workspace()
 
     def forward(self, batch: StepBatch, kv: PagedKV) -> torch.Tensor:
@@ -44,11 +58,13 @@ class Llama:
         Returns:
             the logits of ``batch.last_tokens``, [samples, vocab_size].
         """
-        attention = Attention(self.config.num_heads, kv, batch, self._workspace)
-        rotations = self._rotations[batch.positions]
+        attention = Attention(self.config, kv, batch, self._workspace)
+        rotations = {window: table[batch.positions] for window, table in self._rotations.items()}
         x = functional.embedding(batch.input_ids, self._embed)
+        if self.config.scale_embedding:
+            x *= self._embed_scale
         for i, layer in enumerate(self._layers):
-            x = layer.forward(i, x, rotations, attention)
+            x = layer.forward(i, x, rotations[self._windows[i]], attention)
         return self._head(self._norm(x[batch.last_tokens]))
 
 
@@ -70,6 +86,9 @@ class _Layer:
         bias = torch.cat([paired("q_bias"), paired("k_bias"), take("v_bias")]) if config.attention_bias else None
         self._qkv = Linear(torch.cat([paired("q"), paired("k"), take("v")]), bias)
         self._qk_norms = (_Norm(paired("q_norm"), eps), _Norm(paired("k_norm"), eps)) if config.qk_norm else None
+        outer = ("attn_out_norm", "mlp_out_norm") if config.output_norms else ()
+        self._out_norms = tuple(_Norm(take(name), eps) for name in outer)
+        self._activate = _ACTIVATIONS[config.hidden_act]
         self._o = Linear(take("o"))
         self._gate_up = Linear(torch.cat([take("gate"), take("up")]))
         self._down = Linear(take("down"))
@@ -80,9 +99,15 @@ class _Layer:
         if self._qk_norms is not None:
             self._normalize_(heads, *self._qk_norms)
         rotate_(heads[:, : self._rotated_heads], rotations)
-        x = self._o(attention.run(i, heads).to(x.dtype)).add_(x)
+        attended = self._o(attention.run(i, heads).to(x.dtype))
+        if self._out_norms:
+            attended = self._out_norms[0](attended)
+        x = attended.add_(x)
         gate, up = self._gate_up(self._mlp_norm(x)).chunk(2, -1)
-        return self._down(functional.silu(gate).mul_(up)).add_(x)
+        y = self._down(self._activate(gate).mul_(up))
+        if self._out_norms:
+            y = self._out_norms[1](y)
+        return y.add_(x)
 
     def _normalize_(self, heads: torch.Tensor, q_norm: _Norm, k_norm: _Norm) -> None:
         queries, keys = heads[:, : self._q_heads], heads[:, self._q_heads : self._rotated_heads]
