@@ -16,6 +16,7 @@ from callboard.scheduler.errors import CallboardError as CallboardError
 from callboard.scheduler.errors import ConfigError as ConfigError
 from callboard.scheduler.errors import EngineDeadError as EngineDeadError
 from callboard.scheduler.errors import EngineOverloadedError as EngineOverloadedError
+from callboard.scheduler.errors import EnginePausedError as EnginePausedError
 from callboard.scheduler.errors import InvalidRequestError as InvalidRequestError
 from callboard.scheduler.errors import ModelLoadError as ModelLoadError
 from callboard.scheduler.errors import NotBuiltError as NotBuiltError

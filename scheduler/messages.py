@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from .kv_events import KVChange, KVEventBatch
+from .pause import PauseMode
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput
 from .request import FinishReason, Request
 from .statistics import PrefillStats, SchedulerStats
@@ -41,7 +42,22 @@ class StepDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True):
-    """Forget all cached prefixes, if nobody holds a block; asked of the scheduler, and by it of the KV cache."""
+    """Forget all cached prefixes, if nobody holds a block; asked of the scheduler, and by it of the KV cache.
+
+    With ``force`` the scheduler preempts all running requests first.
+    """
+
+    force: bool = False
+
+
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """Plan less from now on; answered when what the mode still lets run has ended."""
+
+    mode: PauseMode
+
+
+class Resume(msgspec.Struct, frozen=True, tag=True):
+    """Plan everything again."""
 
 
 class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
