@@ -12,22 +12,30 @@ from .running_table import RunningTable
 class Draft:
     """Who wants how many tokens, in order of admission, and how many blocks that takes.
 
-    ``short[i]`` is what request i lacks; up to 0 it has room in its last block.
+    ``short[i]`` is what request i lacks; up to 0 it has room in its last block. ``holds_prompts``
+    says that this step only decodes.
     """
 
-    __slots__ = ("num_tokens", "rows", "short")
+    __slots__ = ("holds_prompts", "num_tokens", "rows", "short")
 
-    def __init__(self, rows: IntArray, num_tokens: IntArray, short: IntArray) -> None:
+    def __init__(self, rows: IntArray, num_tokens: IntArray, short: IntArray, holds_prompts: bool) -> None:
         self.rows = rows
         self.num_tokens = num_tokens
         self.short = short
+        self.holds_prompts = holds_prompts
 
 
-def want_running(table: RunningTable, *, budget: int, cap: int, block_size: int) -> Draft:
-    """Tokens that running requests lack, at most ``cap`` each (0: all), while the budget lasts."""
+def want_running(table: RunningTable, *, budget: int, cap: int, block_size: int, hold_prompts: bool = False) -> Draft:
+    """Tokens that running requests lack, at most ``cap`` each (0: all), while the budget lasts.
+
+    With ``hold_prompts`` only those that decode get any, if there are some.
+    """
     rows = table.order
     target = table.known[rows] + table.promised[rows]
     missing = target - table.computed[rows]
+    hold_prompts = hold_prompts and bool((missing <= 1).any())
+    if hold_prompts:
+        missing[missing > 1] = 0
     # The last permitted token needs no step of its own: nothing is planned past a known end.
     missing[target >= table.limit[rows]] = 0
     if cap:
@@ -36,7 +44,7 @@ def want_running(table: RunningTable, *, budget: int, cap: int, block_size: int)
     wanted = np.minimum(missing, np.maximum(budget - before, 0))
     rows, wanted = rows[wanted > 0], wanted[wanted > 0]
     need = -(-(table.computed[rows] + wanted) // block_size)
-    return Draft(rows, wanted, need - table.blocks[rows])
+    return Draft(rows, wanted, need - table.blocks[rows], hold_prompts)
 
 
 def blocks_wanted(table: RunningTable, draft: Draft) -> list[Grow]:

@@ -8,6 +8,7 @@ does not depend on how many requests run.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -54,6 +55,12 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
     """Plan less from now on; answered when what the mode still lets run has ended."""
 
     mode: PauseMode
+
+
+class SwapPolicy(msgspec.Struct, frozen=True, tag=True):
+    """Go on under another policy: a name, or an object with the methods of ``Policy``."""
+
+    policy: Any
 
 
 class Resume(msgspec.Struct, frozen=True, tag=True):

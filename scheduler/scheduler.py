@@ -17,7 +17,8 @@ import numpy as np
 
 from . import stops
 from .block_keys import BlockKeys
-from .config import SchedulerConfig
+from .cadence import PrefillCadence
+from .config import SchedulerConfig, check_policy
 from .draft import Draft, blocks_wanted, newly_full, want_running
 from .errors import BooksError, ConfigError, InvalidRequestError
 from .kv_cache_manager import KVCacheManager
@@ -39,7 +40,8 @@ from .messages import (
 )
 from .pause import PauseState
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData, SchedulerOutput
-from .policy import make_policy
+from .policy import Policy
+from .policy_guard import hand_over, make_policy
 from .repetition import watch_repetition
 from .reports import Reports, described
 from .request import STATUS_OF_REASON, FinishReason, Request, RequestState, RequestStatus
@@ -60,6 +62,7 @@ class Scheduler:
         self._rules = stops.checked_rules(stop_rules)
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
         self._keys = BlockKeys(config)
+        self._cadence = PrefillCadence(config.prefill_schedule_interval)
         self._requests: dict[str, RequestState] = {}
         self._preempted: dict[str, RequestState] = {}  # those in the queue that have run already
         self.reports = Reports(config.block_size, config.enable_prefix_caching)
@@ -117,6 +120,17 @@ class Scheduler:
         self.pause_state = pause_state
         self._refused = False
 
+    def swap_policy(self, policy: str | Policy) -> None:
+        """Go on under another policy; whoever waits goes on waiting there. Not between ``propose`` and ``commit``.
+
+        Raises ConfigError for no policy, PolicyError for one that fails: then the old one stays.
+        """
+        if self._draft is not None:
+            raise BooksError("swap_policy came between propose and commit of a step")
+        check_policy(policy)
+        self.policy = hand_over(self.policy, make_policy(policy))
+        self._refused = False
+
     def preempt_all(self, now: float = 0.0) -> None:
         """Take rows and blocks from all running requests, which go to the queue's head in their order.
 
@@ -138,11 +152,15 @@ class Scheduler:
         config = self.config
         budget = 0 if self.pause_state is PauseState.PAUSED_ALL else config.max_num_scheduled_tokens
         self._draft = draft = want_running(
-            self._table, budget=budget, cap=self._prefill_cap(), block_size=config.block_size
+            self._table,
+            budget=budget,
+            cap=self._prefill_cap(),
+            block_size=config.block_size,
+            hold_prompts=not self._cadence.is_due,
         )
         grow = blocks_wanted(self._table, draft)
         budget -= int(draft.num_tokens.sum())
-        publish, admit = self._newly_full(draft), self._candidates(budget, now)
+        publish, admit = self._newly_full(draft), [] if draft.holds_prompts else self._candidates(budget, now)
         if not (self._releases or grow or publish or admit):
             return None
         return Reserve(
@@ -172,6 +190,7 @@ class Scheduler:
         if fresh:
             rows = np.append(rows, [new.row for new in fresh])
             num_tokens = np.append(num_tokens, [a.num_scheduled_tokens for a in granted.admitted])
+        self._cadence.planned(num_tokens, left_over=self._may_admit_more)
         return self._make_plan(rows, num_tokens, grown, fresh)
 
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
@@ -505,6 +524,11 @@ class Scheduler:
         if self.pause_state is PauseState.UNPAUSED:
             return len(self._requests)
         return 0 if self.pause_state is PauseState.PAUSED_ALL else self.num_running + len(self._preempted)
+
+    @property
+    def _may_admit_more(self) -> bool:
+        """Whether somebody waits for whom there is a row and, as far as is known, room."""
+        return len(self.policy) > 0 and self._table.num_free > 0 and not self._refused
 
     @property
     def owes_release(self) -> bool:
