@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from ..actors import LoopPort
 from ..runner.runner import Runner
 from ..runner.runner_actor import RunnerActor
-from ..scheduler.errors import ConfigError, EngineOverloadedError, InvalidRequestError
+from ..scheduler.errors import ConfigError, EngineOverloadedError, EnginePausedError, InvalidRequestError
 from ..scheduler.kv_cache_actor import KVCacheActor
 from ..scheduler.kv_cache_manager import KVCacheManager
 from ..scheduler.messages import Abort, EngineCoreEvent
+from ..scheduler.pause import PauseMode
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.scheduler_actor import SchedulerActor
 from ..scheduler.stops import StopRule
@@ -37,6 +38,7 @@ class Parts:
         if config.block_size != info.block_size:
             raise ConfigError(f"block_size is {config.block_size}, the runner's is {info.block_size}")
         self.stopped = False
+        self.paused: PauseMode | None = None
         self.port = LoopPort()
         self.max_unfinished = config.max_waiting + rows
         self.max_waiting_tokens = config.max_waiting_tokens
@@ -109,6 +111,13 @@ class Parts:
             raise EngineOverloadedError(
                 f"{load} prompt tokens wait to be computed, limit is {limit} (max_waiting_tokens); "
                 f"try again later (request {request_id})"
+            )
+
+    def refuse_paused(self, request_id: str) -> None:
+        """Raise EnginePausedError while the engine is paused in a mode that takes no requests."""
+        if self.paused in ("wait", "abort"):
+            raise EnginePausedError(
+                f"the engine is paused, in mode {self.paused!r}; try again after it was resumed (request {request_id})"
             )
 
     def stop(self) -> None:

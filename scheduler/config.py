@@ -24,6 +24,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_chunked_prefill: whether a prompt may be split over steps.
         long_prefill_token_threshold: most tokens of one request in a step that has
             others to serve; 0 is no cap.
+        prefill_schedule_interval: while somebody decodes, prompts are computed in every such step only; 1: in each.
         watermark: share of the pool kept free when a request is admitted beside others.
         steps_in_flight: plans that may be under way at once; the channel's capacity.
         eos_token_ids: tokens that end a text.
@@ -41,6 +42,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
+    prefill_schedule_interval: int = 1
     watermark: float = 0.0
     steps_in_flight: int = 1
     eos_token_ids: tuple[int, ...] = ()
@@ -55,6 +57,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             "max_model_len",
             "block_size",
             "steps_in_flight",
+            "prefill_schedule_interval",
         ):
             at_least(name, getattr(self, name), 1)
         if self.num_kv_blocks is not None:
@@ -65,8 +68,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"long_prefill_token_threshold ({self.long_prefill_token_threshold}) splits prompts, "
                 "which enable_chunked_prefill=False forbids"
             )
-        if not isinstance(self.policy, str | Policy):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"policy is {self.policy!r}, needed is a name or an object with the methods of Policy")
+        check_policy(self.policy)
         digest_of(self.prefix_hash)
         if not 0.0 <= self.watermark < 1.0:
             raise ConfigError(f"watermark is {self.watermark}, the limits are 0 and below 1")
@@ -84,6 +86,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def group_sizes(self) -> GroupSizes:
         """How many blocks requests need in each group of layers."""
         return GroupSizes(self.kv_groups, self.block_size, self.max_in_flight_tokens)
+
+
+def check_policy(policy: object) -> None:
+    """Raise ConfigError unless this is a name, or an object (not a class) with the methods of ``Policy``."""
+    if isinstance(policy, type) or not isinstance(policy, str | Policy):
+        raise ConfigError(f"policy is {policy!r}, needed is a name or an object with the methods of Policy")
 
 
 def at_least(name: str, value: object, low: int) -> None:

@@ -20,6 +20,7 @@ class _Grants:
 
     def __init__(self, wants: Reserve) -> None:
         self.victims: Iterator[Victim] = iter(wants.victims)
+        self.soon_passed = wants.soon_passed
         self.grown: dict[str, list[int]] = {}
         self.grown_more: dict[str, list[list[int]]] = {}
         self.stalled: set[str] = set()
@@ -130,7 +131,7 @@ class KVCacheManager:
     def _make_room(self, req_id: str, need: int, grants: _Grants) -> bool:
         """Preempt until there is room; no more than needed, counting what will be free soon."""
         while self._pool.num_free < need:
-            soon = self._pool.num_free + self._fences.num_on_their_way()
+            soon = self._pool.num_free + self._fences.num_on_their_way() + grants.soon_passed
             victim = None if soon >= need else next(grants.victims, None)
             if victim is None:
                 grants.stalled.add(req_id)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from .plan import BoolArray, IntArray
+from .plan import IntArray
 
 
 class KVGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,12 +56,10 @@ class GroupSizes:
         window = self.windows[group]
         return 0 if window is None else max(num_tokens - window + 1, 0) // self._block_size
 
-    def passes(self, before: IntArray, after: IntArray) -> BoolArray:
-        """Where a window passes a block between two counts of computed tokens."""
-        size = self._block_size
-        windows = {window for window in self.windows if window is not None}
-        firsts = [(np.maximum(n - window + 1, 0) // size for n in (before, after)) for window in windows]
-        return np.any([new > old for old, new in firsts], axis=0)
+    def num_passed(self, num_tokens: IntArray) -> IntArray:
+        """The same over all groups, for each of many requests."""
+        starts = [num_tokens - window + 1 for window in self.windows if window is not None]
+        return sum((np.maximum(start, 0) // self._block_size for start in starts), np.zeros_like(num_tokens))
 
     def seen(self, group: int, num_blocks: int) -> int:
         """Of so many blocks how many, the last ones, the token behind them sees."""

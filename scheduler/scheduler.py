@@ -10,14 +10,16 @@ before is known, and nothing here asks how many steps are under way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from . import stops
 from .block_keys import BlockKeys
-from .config import SchedulerConfig
-from .draft import Draft, blocks_wanted, newly_full, want_running
+from .cadence import PrefillCadence
+from .config import SchedulerConfig, check_policy
+from .draft import Draft, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
 from .errors import BooksError, ConfigError, InvalidRequestError
 from .kv_cache_manager import KVCacheManager
 from .kv_events import Described
@@ -36,8 +38,10 @@ from .messages import (
     Reserve,
     Victim,
 )
+from .pause import PauseState
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData, SchedulerOutput
-from .policy import make_policy
+from .policy import Policy
+from .policy_guard import hand_over, make_policy
 from .repetition import watch_repetition
 from .reports import Reports, described
 from .request import STATUS_OF_REASON, FinishReason, Request, RequestState, RequestStatus
@@ -56,10 +60,13 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, stop_rules: Sequence[stops.StopRule] = ()) -> None:
         self.config = config
         self.policy = make_policy(config.policy)
+        self.pause_state = PauseState.UNPAUSED
         self._rules = stops.checked_rules(stop_rules)
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
         self._keys = BlockKeys(config)
+        self._cadence = PrefillCadence(config.prefill_schedule_interval)
         self._requests: dict[str, RequestState] = {}
+        self._preempted: dict[str, RequestState] = {}  # those in the queue that have run already
         self._sizes = config.group_sizes()
         self.reports = Reports(config.block_size, config.enable_prefix_caching)
         self._pool_blocks = config.num_kv_blocks
@@ -111,24 +118,61 @@ class Scheduler:
         if self._pool_blocks is None:
             self._pool_blocks = self._free_blocks = num_blocks
 
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        """Plan less, or all again, from the next step on."""
+        self.pause_state = pause_state
+        self._refused = False
+
+    def swap_policy(self, policy: str | Policy) -> None:
+        """Go on under another policy; whoever waits goes on waiting there. Not between ``propose`` and ``commit``.
+
+        Raises ConfigError for no policy, PolicyError for one that fails: then the old one stays.
+        """
+        if self._draft is not None:
+            raise BooksError("swap_policy came between propose and commit of a step")
+        check_policy(policy)
+        self.policy = hand_over(self.policy, make_policy(policy))
+        self._refused = False
+
+    def preempt_all(self, now: float = 0.0) -> None:
+        """Take rows and blocks from all running requests, which go to the queue's head in their order.
+
+        They keep their tokens; what steps under way give them is dropped. Not between
+        ``propose`` and ``commit``.
+        """
+        if self._draft is not None:
+            raise BooksError("preempt_all came between propose and commit of a step")
+        table = self._table
+        for row in table.order[::-1].tolist():
+            self._releases.append(Release(req_id=table.ids[row], fence=int(table.last_step[row])))
+            self._preempt(self._requests[table.ids[row]], now)
+        self._refused = False
+
     # --- one step
 
     def propose(self, now: float) -> Reserve | None:
         """What the next step wants of the KV cache; None if it wants nothing."""
         config = self.config
+        budget = 0 if self.pause_state is PauseState.PAUSED_ALL else config.max_num_scheduled_tokens
         self._draft = draft = want_running(
-            self._table, budget=config.max_num_scheduled_tokens, cap=self._prefill_cap(), block_size=config.block_size
+            self._table,
+            budget=budget,
+            cap=self._prefill_cap(),
+            block_size=config.block_size,
+            hold_prompts=not self._cadence.is_due,
         )
         grow = blocks_wanted(self._table, draft)
-        budget = config.max_num_scheduled_tokens - int(draft.num_tokens.sum())
-        settled = self._newly_passed()
-        publish, admit = self._newly_full(draft), self._candidates(budget, now)
+        budget -= int(draft.num_tokens.sum())
+        settled = newly_passed(self._table, self._sizes)
+        self._refused &= not settled  # blocks come back: the head of the queue is asked for again
+        publish, admit = self._newly_full(draft), [] if draft.holds_prompts else self._candidates(budget, now)
         if not (self._releases or settled or grow or publish or admit):
             return None
         return Reserve(
             completed=self._tell(),
             release=self._take_releases(),
             settled=settled,
+            soon_passed=soon_passed(self._table, self._sizes) if grow else 0,
             grow=grow,
             victims=self._victims(grow),
             publish=publish,
@@ -153,6 +197,7 @@ class Scheduler:
         if fresh:
             rows = np.append(rows, [new.row for new in fresh])
             num_tokens = np.append(num_tokens, [a.num_scheduled_tokens for a in granted.admitted])
+        self._cadence.planned(num_tokens, left_over=self._may_admit_more)
         return self._make_plan(rows, num_tokens, grown, fresh)
 
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
@@ -229,17 +274,6 @@ class Scheduler:
         last_step = self._table.last_step
         return [Victim(req_id=s.request_id, fence=int(last_step[s.row])) for s in self.policy.victims(running)]
 
-    def _newly_passed(self) -> dict[str, int]:
-        """Requests of which a window has passed a block since the KV cache was told, with what is settled of them."""
-        if not self._sizes.has_windows:
-            return {}
-        table, order = self._table, self._table.order
-        due = order[self._sizes.passes(table.told[order], table.settled[order])]
-        table.told[due] = table.settled[due]
-        if len(due):
-            self._refused = False  # blocks come back: the head of the queue is asked for again
-        return dict(zip(table.ids[due].tolist(), table.settled[due].tolist(), strict=True))
-
     def _newly_full(self, draft: Draft) -> list[Publish]:
         if not self.config.enable_prefix_caching:
             return []
@@ -271,7 +305,12 @@ class Scheduler:
         if not most or not len(self.policy):
             return []
         # Behind a head that found no room nobody is asked for, until it is gone or blocks come back.
-        states = self.policy.candidates(1 if self._refused and not self.owes_release else most, now)
+        most = 1 if self._refused and not self.owes_release else most
+        if self.pause_state is PauseState.PAUSED_NEW:
+            begun = (state for state in self.policy if state.request_id in self._preempted)
+            states = list(islice(begun, min(most, len(self._preempted))))
+        else:
+            states = self.policy.candidates(most, now)
         return [self._ask_admission(state) for state in states if self._can_ever_fit(state, now)]
 
     def _ask_admission(self, state: RequestState) -> Admit:
@@ -327,6 +366,7 @@ class Scheduler:
         state = self._requests[admitted.req_id]
         resumed = state.status is RequestStatus.PREEMPTED
         self.policy.remove(state)
+        self._preempted.pop(state.request_id, None)
         token_ids, params = state.token_ids(), state.request.sampling_params
         num_prompt = len(state.request.prompt_token_ids)
         limit = token_limit(state.request, self.config, self._sizes, self._pool_blocks)
@@ -441,6 +481,7 @@ class Scheduler:
         """Take an ending request out of the queue, or give back what it holds as it runs."""
         if state.row < 0:
             self.policy.remove(state)
+            self._preempted.pop(state.request_id, None)
             self._refused = False
             return
         row, table = state.row, self._table
@@ -468,6 +509,7 @@ class Scheduler:
         self._num_preemptions += 1
         self._preempted_ids.add(state.request_id)
         self.policy.requeue(state)
+        self._preempted[state.request_id] = state
         self._note("PREEMPTED", state.request_id, now)
 
     # --- accounts
@@ -493,9 +535,21 @@ class Scheduler:
         return len(self.policy)
 
     @property
-    def num_unfinished(self) -> int:
+    def num_requests(self) -> int:
         """Requests that have not ended."""
         return len(self._requests)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests with work to do: none while all is paused, those that have begun while new ones are to wait."""
+        if self.pause_state is PauseState.UNPAUSED:
+            return len(self._requests)
+        return 0 if self.pause_state is PauseState.PAUSED_ALL else self.num_running + len(self._preempted)
+
+    @property
+    def _may_admit_more(self) -> bool:
+        """Whether somebody waits for whom there is a row and, as far as is known, room."""
+        return len(self.policy) > 0 and self._table.num_free > 0 and not self._refused
 
     @property
     def owes_release(self) -> bool:
@@ -520,6 +574,8 @@ class Scheduler:
         self._table.check()
         if self.num_running + self.num_waiting != len(self._requests):
             raise BooksError(f"{self.num_running} run, {self.num_waiting} wait, {len(self._requests)} are known")
+        if strangers := [name for name, state in self._preempted.items() if self._requests.get(name) is not state]:
+            raise BooksError(f"preempted requests are not known: {strangers}")
         for row in self._table.order.tolist():
             state = self._requests.get(self._table.ids[row])
             if state is None or state.row != row:

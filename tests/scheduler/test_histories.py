@@ -3,7 +3,8 @@
 import pytest
 from histories import History, some_groups
 
-from callboard.scheduler import BlockPool, RunningTable, Scheduler
+from callboard.scheduler import BlockPool, RunningTable
+from callboard.scheduler.draft import newly_passed
 from callboard.scheduler.errors import BooksError
 from callboard.scheduler.fences import Fences
 from callboard.scheduler.kv_groups import ONE_GROUP, GroupSizes
@@ -61,13 +62,11 @@ def test_a_block_that_is_given_back_before_its_window_has_passed_it_is_caught(mo
 
 
 def test_a_window_that_is_taken_to_have_passed_what_is_only_planned_is_caught(monkeypatch: pytest.MonkeyPatch):
-    newly_passed = Scheduler._newly_passed
+    def by_plan(table: RunningTable, sizes: GroupSizes) -> dict[str, int]:
+        table.settled[:] = table.computed
+        return newly_passed(table, sizes)
 
-    def by_plan(self: Scheduler) -> dict[str, int]:
-        self._table.settled[:] = self._table.computed
-        return newly_passed(self)
-
-    monkeypatch.setattr(Scheduler, "_newly_passed", by_plan)
+    monkeypatch.setattr("callboard.scheduler.scheduler.newly_passed", by_plan)
     with pytest.raises(CAUGHT):
         _some_history_fails(grouped=True)
 
