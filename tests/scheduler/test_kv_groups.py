@@ -259,3 +259,37 @@ def test_a_waiting_request_is_admitted_when_a_window_gives_blocks_back():
     assert play.step() == {"a": 128}
     assert play.waiting() == ["b"]
     assert play.step() == {"a": 1, "b": 40}  # seven of a's eight blocks are back
+
+
+def test_nothing_is_given_back_before_the_prompts_step_was_applied():
+    play = Play(kv_groups=(KVGroup(window=5),), max_num_scheduled_tokens=200)
+    play.add("a", 100, max_tokens=3)
+    prompt, decode = play.plan(), play.plan()
+    assert play.kv.statistics().groups[0].num_returned == 0
+    play.apply(prompt)
+    play.plan()
+    assert play.kv.statistics().groups[0].num_returned == 6
+    play.apply(decode)
+
+
+def test_victims_are_named_when_the_free_blocks_do_not_suffice_for_all_groups():
+    """Growth by one block takes three here, and two are free."""
+    play = Play(blocks=20, kv_groups=(KVGroup(),) * 3)
+    for name in ("a", "b"):
+        play.add(name, 48, max_tokens=10)
+    assert play.step() == {"a": 48, "b": 48}
+    assert play.kv.statistics().num_free_blocks == 2
+    assert play.step() == {"a": 1}
+    assert play.waiting() == ["b"]
+
+
+def test_nobody_gives_way_while_a_window_is_about_to_pass_blocks():
+    play = Play(blocks=9, kv_groups=(KVGroup(window=16),), max_num_scheduled_tokens=200, steps_in_flight=2)
+    play.add("a", 64, max_tokens=30)
+    play.add("b", 70, max_tokens=30)
+    prompts, stalled = play.plan(), play.plan()
+    assert prompts.num_scheduled_tokens == {"a": 64, "b": 70}
+    assert stalled.num_scheduled_tokens == {"b": 1}  # "a" lacks a block, and the step under way will free three of its
+    play.apply(prompts)
+    assert play.plan().num_scheduled_tokens == {"a": 1, "b": 1}
+    assert play.scheduler.statistics().num_preemptions == 0
