@@ -53,6 +53,8 @@ class BlockTable:
 
     def missing(self, num_blocks: int) -> list[int]:
         """What each group lacks for ``num_blocks`` more than all of them have."""
+        if len(self.groups) == 1:
+            return [num_blocks]
         lengths = [len(blocks) for blocks in self.groups]
         target = self.length + num_blocks
         return [max(0, target - length) for length in lengths]

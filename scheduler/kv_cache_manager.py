@@ -127,8 +127,8 @@ class KVCacheManager:
         new = [self._pool.take(count) for count in missing]
         table.extend(new)
         grants.grown[grow.req_id] = new[0]
-        if len(new) > 1:
-            grants.grown_more[grow.req_id] = new[1:]
+        if more := new[1:]:
+            grants.grown_more[grow.req_id] = more
 
     def _make_room(self, grow: Grow, need: int, grants: _Grants) -> bool:
         """Take from holders, then preempt, until there is room; no more than needed, counting what is free soon."""
@@ -156,12 +156,11 @@ class KVCacheManager:
             return
         table.keys.extend(full.digests)
         # Whoever makes no keys has nothing to publish.
-        end = min(full.num_full_blocks, len(table.keys))
-        for group in self._groups:
-            blocks = table.groups[group]
+        pool, end = self._pool, min(full.num_full_blocks, len(table.keys))
+        for group, blocks in enumerate(table.groups):
             for index in range(max(table.published, table.passed[group]), end):
-                if self._pool.publish(blocks[index], table.keys[index], group):
-                    self._pool.journal.stored(full.req_id, index, isinstance(full, Release), group)
+                if pool.publish(blocks[index], table.keys[index], group):
+                    pool.journal.stored(full.req_id, index, isinstance(full, Release), group)
         table.published = max(table.published, full.num_full_blocks)
 
     # --- waiting requests

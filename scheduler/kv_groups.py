@@ -82,6 +82,8 @@ class GroupSizes:
 
     def total_room(self, num_tokens: int) -> int:
         """The same over all groups, when nothing is found."""
+        if self.one_whole:
+            return -(-num_tokens // self._block_size)
         return sum(self.room(group, num_tokens) for group in range(len(self.windows)))
 
     def longest_text(self, num_blocks: int, limit: int) -> int:

@@ -341,14 +341,14 @@ class Scheduler:
         grown: dict[int, BlockIds] = {}
         more: dict[int, list[BlockIds]] = {}
         for req_id, blocks in granted.grown.items():
-            if (state := self._requests.get(req_id)) is None:
-                continue
-            grown[state.row] = blocks
-            most = len(blocks)
-            if further := granted.grown_more.get(req_id):
+            if state := self._requests.get(req_id):
+                grown[state.row] = blocks
+                self._table.blocks[state.row] += len(blocks)
+        for req_id, further in granted.grown_more.items():
+            if state := self._requests.get(req_id):
                 more[state.row] = further
-                most = max(most, *map(len, further))
-            self._table.blocks[state.row] += most  # the shortest table got all that were asked for
+                # The shortest table got most, all that were asked for.
+                self._table.blocks[state.row] += max(0, max(map(len, further)) - len(grown[state.row]))
         return grown, more
 
     def _without_losers(self, draft: Draft, granted: Granted, now: float) -> tuple[IntArray, IntArray]:

@@ -146,7 +146,7 @@ async def test_window_groups_hold_their_window_while_the_other_grows(anyio_backe
         async for _ in engine.generate(prompt, params):
             held += [[group.num_blocks for group in engine.stats().kv_groups]]
         returned = [group.num_returned for group in engine.stats().kv_groups]
-    whole, *windows = zip(*held, strict=True)
+    whole, *windows = zip(*held[:-1], strict=True)  # at the end nothing is held
     assert list(whole) == sorted(whole)
     assert max(whole) == -(-(len(prompt) + 39) // 16)
     assert {max(group) for group in windows} <= set(range(WINDOW_BLOCKS, WINDOW_BLOCKS + depth * BUDGET // 16 + 2))

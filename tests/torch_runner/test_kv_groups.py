@@ -7,8 +7,9 @@ from dense_reference import GEMMA3, greedy, random_weights
 from plan_maker import Device
 from test_model import blocks_for, text
 
+from callboard.runner import TorchRunner
 from callboard.runner.kv_layout import KVLayout, Place, group_layers, layout_of
-from callboard.runner.paged_kv import bytes_per_block
+from callboard.runner.paged_kv import PagedKV, bytes_per_block
 from callboard.scheduler.errors import BooksError
 from callboard.scheduler.kv_groups import ONE_GROUP, KVGroup
 
@@ -75,6 +76,20 @@ def test_groups_that_are_not_the_models_are_refused() -> None:
 def test_a_block_is_as_large_as_a_group() -> None:
     grouped, whole = layout_of(GEMMA3.windows, GROUPS), layout_of(GEMMA3.windows, ONE_GROUP)
     assert bytes_per_block(GEMMA3, grouped, 16) == bytes_per_block(GEMMA3, whole, 16) // 4
+
+
+def test_memory_holds_as_many_blocks_as_fit_and_each_is_as_large_as_the_arrays_make_it() -> None:
+    layout = layout_of(GEMMA3.windows, GROUPS)
+    one = bytes_per_block(GEMMA3, layout, 4)
+    runner = TorchRunner(GEMMA3, lambda: WEIGHTS, max_model_len=64, block_size=4, kv_cache_memory=one * 10 + one // 2)
+    assert (runner.info.num_kv_blocks, runner.info.kv_groups) == (10, GROUPS)
+    cache = PagedKV(GEMMA3, layout, 10, 4)
+    assert sum(slots.nbytes for slots in cache.slots) == 11 * one  # the null block is extra
+
+
+def test_without_a_limit_each_group_of_each_row_has_room_for_a_text_of_full_length() -> None:
+    runner = TorchRunner(GEMMA3, lambda: WEIGHTS, max_model_len=64, block_size=4, max_num_running_reqs=3)
+    assert runner.info.num_kv_blocks == 3 * 16 * 4
 
 
 @pytest.mark.parametrize("chunks", [[30], [7, 7, 16], [1] * 30], ids=str)
