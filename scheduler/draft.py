@@ -26,9 +26,18 @@ class Draft:
         self.holds_prompts = holds_prompts
 
 
-def want_running(table: RunningTable, *, budget: int, cap: int, block_size: int, hold_prompts: bool = False) -> Draft:
+def want_running(
+    table: RunningTable,
+    *,
+    budget: int,
+    cap: int,
+    block_size: int,
+    hold_prompts: bool = False,
+    keep_for_head: int = 0,
+) -> Draft:
     """Tokens that running requests lack, at most ``cap`` each (0: all), while the budget lasts.
 
+    Requests that were admitted out of their turn leave ``keep_for_head`` tokens of the budget.
     With ``hold_prompts`` only those that decode get any, if there are some.
     """
     rows = table.order
@@ -42,6 +51,10 @@ def want_running(table: RunningTable, *, budget: int, cap: int, block_size: int,
     if cap:
         np.minimum(missing, cap, out=missing)
     before = np.cumsum(missing) - missing
+    if table.num_out_of_turn:  # they come last, and leave to the head of the queue what it can use
+        out = table.out_of_turn[rows]
+        rows, missing = (np.concatenate([column[~out], column[out]]) for column in (rows, missing))
+        before = np.cumsum(missing) - missing + keep_for_head * np.sort(out)
     wanted = np.minimum(missing, np.maximum(budget - before, 0))
     rows, wanted = rows[wanted > 0], wanted[wanted > 0]
     need = -(-(table.computed[rows] + wanted) // block_size)
@@ -51,8 +64,9 @@ def want_running(table: RunningTable, *, budget: int, cap: int, block_size: int,
 def blocks_wanted(table: RunningTable, draft: Draft) -> list[Grow]:
     """The requests that have no room left."""
     (short,) = np.nonzero(draft.short > 0)
-    ids = table.ids[draft.rows[short]].tolist()
-    return [Grow(req_id=req_id, num_blocks=n) for req_id, n in zip(ids, draft.short[short].tolist(), strict=True)]
+    rows = draft.rows[short]
+    columns = zip(table.ids[rows].tolist(), draft.short[short].tolist(), table.out_of_turn[rows].tolist(), strict=True)
+    return [Grow(req_id=req_id, num_blocks=n, takes=not out_of_turn) for req_id, n, out_of_turn in columns]
 
 
 def newly_passed(table: RunningTable, sizes: GroupSizes) -> dict[str, int]:

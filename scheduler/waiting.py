@@ -1,0 +1,91 @@
+"""The requests that hold no row: in whose order they are asked for, and what some of them keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from .config import check_policy
+from .errors import BooksError
+from .pause import PauseState
+from .policy import Policy
+from .policy_guard import hand_over, make_policy
+from .request import RequestState, RequestStatus
+
+
+class WaitingRoom:
+    """A policy's queue, and who of those in it has run already.
+
+    Args:
+        policy: a name, or an object with the methods of ``Policy``.
+        max_backfill: requests behind a head without room that may be asked for in its place.
+    """
+
+    def __init__(self, policy: str | Policy, max_backfill: int) -> None:
+        self.policy = make_policy(policy)
+        self.pause_state = PauseState.UNPAUSED
+        self.refused = False  # the head of the queue found no room in the last step
+        self.preempted: dict[str, RequestState] = {}
+        self._max_backfill = max_backfill
+
+    def __len__(self) -> int:
+        return len(self.policy)
+
+    def add(self, state: RequestState) -> None:
+        """Take in a new request."""
+        self.policy.add(state)
+
+    def requeue(self, state: RequestState) -> None:
+        """Take back a preempted request; of several the last admitted comes first."""
+        state.status = RequestStatus.PREEMPTED
+        self.policy.requeue(state)
+        self.preempted[state.request_id] = state
+
+    def admit(self, state: RequestState) -> None:
+        """Give up a request that has got a row."""
+        self.policy.remove(state)
+        self.preempted.pop(state.request_id, None)
+
+    def end(self, state: RequestState) -> bool:
+        """Give up a request that has ended; whether the KV cache may keep blocks for it."""
+        self.policy.remove(state)
+        self.refused = False
+        return self.preempted.pop(state.request_id, None) is not None
+
+    def swap(self, policy: str | Policy) -> None:
+        """Let another policy order those who wait. Raises ConfigError or PolicyError; then the old one stays."""
+        check_policy(policy)
+        self.policy = hand_over(self.policy, make_policy(policy))
+        self.refused = False
+
+    def candidates(self, most: int, now: float, *, blocks_come_back: bool) -> Sequence[RequestState]:
+        """Whom to ask for, in order. Behind a head without room only those who may use what it cannot."""
+        if self.refused and not blocks_come_back:
+            most = min(most, 1 + self._max_backfill)
+        if self.pause_state is PauseState.PAUSED_NEW:
+            begun = (state for state in self.policy if state.request_id in self.preempted)
+            return list(islice(begun, min(most, len(self.preempted))))
+        return self.policy.candidates(most, now) if most and len(self.policy) else ()
+
+    def wanted_by_head(self, now: float) -> int:
+        """Tokens of the head of the queue that a step may have to compute."""
+        return sum(state.num_tokens for state in self.policy.candidates(1, now)) if len(self.policy) else 0
+
+    def holders(self) -> list[str]:
+        """Those who may keep blocks, the last of the queue first."""
+        if not self.preempted:
+            return []
+        states = sorted(self.preempted.values(), key=lambda state: state.request.arrival_time)
+        return [state.request_id for state in self.policy.victims(states)]
+
+    @property
+    def num_to_do(self) -> int:
+        """Requests that are to be admitted in the present state of the pause."""
+        if self.pause_state is PauseState.UNPAUSED:
+            return len(self.policy)
+        return 0 if self.pause_state is PauseState.PAUSED_ALL else len(self.preempted)
+
+    def check(self, known: dict[str, RequestState]) -> None:
+        """Raise BooksError if somebody has run already whom the scheduler does not know."""
+        if strangers := [name for name, state in self.preempted.items() if known.get(name) is not state]:
+            raise BooksError(f"preempted requests are not known: {strangers}")
