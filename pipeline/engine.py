@@ -238,6 +238,7 @@ class Engine:
             num_prompt_tokens=scheduler.num_prompt_tokens,
             num_generated_tokens=scheduler.num_generated_tokens,
             num_finished=parts.board.num_finished,
+            kv_groups=kv.groups,
         )
 
     def events(self) -> EventStream:

@@ -6,6 +6,7 @@ import msgspec
 
 from .errors import ConfigError
 from .hashing import digest_of
+from .kv_groups import ONE_GROUP, GroupSizes, KVGroup
 from .policy import Policy
 
 
@@ -28,6 +29,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         steps_in_flight: plans that may be under way at once; the channel's capacity.
         eos_token_ids: tokens that end a text.
         weights_id: identity of the weights, part of every prefix-cache key.
+        kv_groups: groups of layers with block tables of their own, as the KV cache has them.
         prefix_hash: digest that makes these keys: "sha256", "blake2b", or cut, as in "sha256-128".
     """
 
@@ -45,6 +47,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     steps_in_flight: int = 1
     eos_token_ids: tuple[int, ...] = ()
     weights_id: str = ""
+    kv_groups: tuple[KVGroup, ...] = ONE_GROUP
     prefix_hash: str = "sha256"
 
     def __post_init__(self) -> None:
@@ -74,6 +77,15 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"without chunked prefill max_num_scheduled_tokens ({self.max_num_scheduled_tokens}) "
                 f"must be at least max_model_len ({self.max_model_len})"
             )
+
+    @property
+    def max_in_flight_tokens(self) -> int:
+        """Most tokens of one request that steps under way may hold."""
+        return self.steps_in_flight * self.max_num_scheduled_tokens
+
+    def group_sizes(self) -> GroupSizes:
+        """How many blocks requests need in each group of layers."""
+        return GroupSizes(self.kv_groups, self.block_size, self.max_in_flight_tokens)
 
 
 def check_policy(policy: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .kv_groups import GroupSizes
 from .messages import Grow
 from .plan import IntArray
 from .running_table import RunningTable
@@ -52,6 +53,24 @@ def blocks_wanted(table: RunningTable, draft: Draft) -> list[Grow]:
     (short,) = np.nonzero(draft.short > 0)
     ids = table.ids[draft.rows[short]].tolist()
     return [Grow(req_id=req_id, num_blocks=n) for req_id, n in zip(ids, draft.short[short].tolist(), strict=True)]
+
+
+def newly_passed(table: RunningTable, sizes: GroupSizes) -> dict[str, int]:
+    """Requests of which a window has passed a block since the KV cache was told, with what is settled of them."""
+    if not sizes.has_windows:
+        return {}
+    order = table.order
+    due = order[sizes.num_passed(table.settled[order]) > sizes.num_passed(table.told[order])]
+    table.told[due] = table.settled[due]
+    return dict(zip(table.ids[due].tolist(), table.settled[due].tolist(), strict=True))
+
+
+def soon_passed(table: RunningTable, sizes: GroupSizes) -> int:
+    """Blocks that windows will have passed when the steps under way have ended."""
+    if not sizes.has_windows:
+        return 0
+    order = table.order
+    return int((sizes.num_passed(table.computed[order]) - sizes.num_passed(table.settled[order])).sum())
 
 
 def newly_full(table: RunningTable, draft: Draft, block_size: int) -> list[tuple[int, int]]:
