@@ -30,6 +30,7 @@ class _Grants:
         self.preempted: list[str] = []
         self.admitted: list[Admitted] = []
         self.refused = False
+        self.num_out_of_turn = 0
 
 
 class KVCacheManager:
@@ -80,11 +81,12 @@ class KVCacheManager:
         grants = _Grants(wants)
         for grow in wants.grow:
             self._grow(grow, grants)
-        for publish in wants.publish:
-            if publish.req_id not in grants.preempted:
-                self._publish(publish, self._tables[publish.req_id])
+        # Those who may have to give way in this step may not get to compute what they would publish.
+        shaky = {victim.req_id for victim in wants.displaced}
+        self._publish_all([publish for publish in wants.publish if publish.req_id not in shaky], grants)
         if not grants.preempted:
             self._admit_all(wants, grants)
+        self._publish_all([publish for publish in wants.publish if publish.req_id in shaky], grants)
         gone = set(grants.preempted)
         return Granted(
             grown={req_id: blocks for req_id, blocks in grants.grown.items() if req_id not in gone},
@@ -151,6 +153,11 @@ class KVCacheManager:
         grants.holders.insert(0, victim.req_id)
         grants.preempted.append(victim.req_id)
 
+    def _publish_all(self, publishes: list[Publish], grants: _Grants) -> None:
+        for publish in publishes:
+            if publish.req_id not in grants.preempted:
+                self._publish(publish, self._tables[publish.req_id])
+
     def _publish(self, full: Publish | Release, table: BlockTable) -> None:
         if not self.enable_prefix_caching:
             return
@@ -168,7 +175,7 @@ class KVCacheManager:
     def _admit_all(self, wants: Reserve, grants: _Grants) -> None:
         budget = wants.token_budget
         for number, admit in enumerate(wants.admit):
-            if grants.refused and len(grants.admitted) == wants.backfill:
+            if grants.refused and grants.num_out_of_turn == wants.backfill:
                 return
             chunk = self._chunk(admit, self._start(admit), budget, wants)
             if not chunk:
@@ -183,6 +190,7 @@ class KVCacheManager:
             if not chunk:
                 return
             budget -= chunk
+            grants.num_out_of_turn += grants.refused
             self._admit(admit, start, chunk, grants)
 
     def _chunk(self, admit: Admit, start: Start, budget: int, wants: Reserve) -> int:
