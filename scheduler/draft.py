@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from .kv_groups import GroupSizes
 from .messages import Grow
 from .plan import IntArray
 from .running_table import RunningTable
+
+
+class Head(NamedTuple):
+    """The first of the queue, as far as running requests must know of it.
+
+    Args:
+        num_tokens: that a step may have to compute of it.
+        priority: running requests with a greater number come after it.
+    """
+
+    num_tokens: int
+    priority: int
 
 
 class Draft:
@@ -33,11 +47,11 @@ def want_running(
     cap: int,
     block_size: int,
     hold_prompts: bool = False,
-    keep_for_head: int = 0,
+    head: Head | None = None,
 ) -> Draft:
     """Tokens that running requests lack, at most ``cap`` each (0: all), while the budget lasts.
 
-    Requests that were admitted out of their turn leave ``keep_for_head`` tokens of the budget.
+    Those that a waiting ``head`` of the queue comes before leave it the tokens that it may want.
     With ``hold_prompts`` only those that decode get any, if there are some.
     """
     rows = table.order
@@ -51,10 +65,10 @@ def want_running(
     if cap:
         np.minimum(missing, cap, out=missing)
     before = np.cumsum(missing) - missing
-    if table.num_out_of_turn:  # they come last, and leave to the head of the queue what it can use
-        out = table.out_of_turn[rows]
-        rows, missing = (np.concatenate([column[~out], column[out]]) for column in (rows, missing))
-        before = np.cumsum(missing) - missing + keep_for_head * np.sort(out)
+    if head is not None:
+        behind = table.out_of_turn[rows] | (table.priority[rows] > head.priority)
+        rows, missing = (np.concatenate([column[~behind], column[behind]]) for column in (rows, missing))
+        before = np.cumsum(missing) - missing + head.num_tokens * np.sort(behind)
     wanted = np.minimum(missing, np.maximum(budget - before, 0))
     rows, wanted = rows[wanted > 0], wanted[wanted > 0]
     need = -(-(table.computed[rows] + wanted) // block_size)

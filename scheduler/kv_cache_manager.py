@@ -26,7 +26,7 @@ class _Grants:
         self.grown_more: dict[str, list[list[int]]] = {}
         self.stalled: set[str] = set()
         self.holders = list(wants.holders)
-        self.displaced: Iterator[Victim] = (victim for victim in wants.displaced if victim.req_id not in self.preempted)
+        self.displaced = list(wants.displaced)
         self.preempted: list[str] = []
         self.admitted: list[Admitted] = []
         self.refused = False
@@ -220,25 +220,30 @@ class KVCacheManager:
             if lack <= 0:
                 return start
             lack -= self._fences.num_on_their_way()
-            if lack <= 0 or not takes:
+            if not takes or not 0 < lack <= self._could_give(admit, grants):
                 return None
             if self._holders.give((req_id for req_id in grants.holders if req_id != admit.req_id), lack):
                 continue
             if start.own is None and self._holders.give([admit.req_id], lack):
                 continue
-            victim = next(grants.displaced, None)
-            if victim is None:
+            if not grants.displaced:
                 return None
-            self._preempt(victim, grants)
+            self._preempt(grants.displaced.pop(0), grants)
+
+    def _could_give(self, admit: Admit, grants: _Grants) -> int:
+        """Blocks that others would give to the first candidate: nobody is to lose some where that helps nobody."""
+        kept = self._holders.num_blocks_of(req_id for req_id in grants.holders if req_id != admit.req_id)
+        own = self._holders.num_blocks_of([admit.req_id])
+        return kept + own + sum(self._tables[victim.req_id].num_blocks for victim in grants.displaced)
 
     def _row_for(self, wants: Reserve, grants: _Grants, *, takes: bool) -> bool:
         """Whether there is a row; the first candidate may take one from a running request."""
         if wants.num_rows + len(grants.preempted) > len(grants.admitted):
             return True
-        victim = next(grants.displaced, None) if takes else None
-        if victim is not None:
-            self._preempt(victim, grants)
-        return victim is not None
+        if not takes or not grants.displaced:
+            return False
+        self._preempt(grants.displaced.pop(0), grants)
+        return True
 
     def _need(self, admit: Admit, start: Start) -> int:
         """Blocks that must be free."""

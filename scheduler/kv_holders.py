@@ -28,6 +28,10 @@ class Holders:
         """Blocks that are kept; one that two requests share counts twice."""
         return sum(table.num_blocks for table in self.tables())
 
+    def num_blocks_of(self, req_ids: Iterable[str]) -> int:
+        """Blocks that are kept for some requests."""
+        return sum(self._kept[req_id][0].num_blocks for req_id in req_ids if req_id in self._kept)
+
     def keep(self, req_id: str, table: BlockTable, fence: int) -> None:
         """Keep a table; ``fence`` is the last step that may touch its blocks."""
         self._kept[req_id] = (table, fence)

@@ -35,6 +35,7 @@ class RunningTable:
         last_step: the last step that touches the row.
         epoch: number of the admission; IDLE for a free row.
         ignores_eos, watched (bool): end tokens do not end it; every token is looked at.
+        priority: of the request; smaller is more urgent.
         out_of_turn (bool): admitted in the place of a request before it that found no room.
         stop_ids: [rows, STOP_IDS], tokens that end it; NO_TOKEN fills up.
         ids (object): the request ids.
@@ -55,6 +56,7 @@ class RunningTable:
         self.epoch = np.full(rows, IDLE, np.int64)
         self.ignores_eos = np.zeros(rows, np.bool_)
         self.watched = np.zeros(rows, np.bool_)
+        self.priority = np.zeros(rows, np.int64)
         self.out_of_turn = np.zeros(rows, np.bool_)
         self.num_out_of_turn = 0
         self.stop_ids = np.full((rows, STOP_IDS), NO_TOKEN, np.int64)
@@ -77,6 +79,7 @@ class RunningTable:
         num_prompt_tokens: int,
         limit: int,
         *,
+        priority: int = 0,
         place: int | None = None,
         out_of_turn: bool = False,
     ) -> int:
@@ -90,6 +93,7 @@ class RunningTable:
         self.prompt[row] = num_prompt_tokens
         self.limit[row] = limit
         self.promised[row] = self.computed[row] = self.blocks[row] = self.published[row] = self.last_step[row] = 0
+        self.priority[row] = priority
         self.out_of_turn[row] = out_of_turn
         self.num_out_of_turn += out_of_turn
         self.order = np.insert(self.order, len(self.order) if place is None else place, row)

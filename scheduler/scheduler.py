@@ -19,7 +19,7 @@ from . import stops
 from .block_keys import BlockKeys
 from .cadence import PrefillCadence
 from .config import SchedulerConfig
-from .draft import Draft, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
+from .draft import Draft, Head, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
 from .errors import BooksError, ConfigError, InvalidRequestError
 from .kv_cache_manager import KVCacheManager
 from .kv_events import Described
@@ -157,7 +157,7 @@ class Scheduler:
             cap=self._prefill_cap(),
             block_size=config.block_size,
             hold_prompts=not self._cadence.is_due,
-            keep_for_head=self._waiting.wanted_by_head(now) if self._table.num_out_of_turn else 0,
+            head=self._head(now),
         )
         grow = blocks_wanted(self._table, draft)
         budget -= int(draft.num_tokens.sum())
@@ -269,6 +269,13 @@ class Scheduler:
         """Most tokens of one request; a request that is alone has no cap."""
         return self.config.long_prefill_token_threshold if len(self._table.order) + len(self._waiting) > 1 else 0
 
+    def _head(self, now: float) -> Head | None:
+        """The first of the queue, where running requests may have to leave it a part of the budget."""
+        by_priority = self.config.priority_preemption
+        if not (by_priority or self._table.num_out_of_turn):
+            return None
+        return self._waiting.head(now, by_priority=by_priority)
+
     def _victims(self, grow: list[Grow]) -> list[Victim]:
         """Who gives way, first to last; only made when the free blocks may not suffice."""
         if sum(want.num_blocks for want in grow) * len(self.config.kv_groups) <= self._free_blocks:
@@ -316,12 +323,17 @@ class Scheduler:
     def _candidates(self, budget: int, now: float) -> tuple[list[Admit], list[Victim]]:
         """Waiting requests in the policy's order, as rows and budget could take them; who gives way to the first."""
         rows = self._table.num_free
-        most = min(max(rows, self.config.priority_preemption or self._table.num_out_of_turn > 0), budget)
+        if not rows:
+            most = int(self.config.priority_preemption or self._table.num_out_of_turn > 0)
+        else:
+            most = rows + self.config.max_backfill - self._table.num_out_of_turn
+        most = min(most, budget)
         states = self._waiting.candidates(most, now, blocks_come_back=self.owes_release)
         states = [state for state in states if self._can_ever_fit(state, now)]
         if not states:
             return [], []
-        displaced = self._displaced_by(states[0]) if not rows or self._waiting.refused else []
+        tight = not rows or self._sizes.total_room(states[0].num_tokens) > self._free_blocks
+        displaced = self._displaced_by(states[0]) if tight else []
         return [self._ask_admission(state) for state in states], displaced
 
     def _displaced_by(self, head: RequestState) -> list[Victim]:
@@ -394,7 +406,13 @@ class Scheduler:
         num_prompt = len(state.request.prompt_token_ids)
         limit = token_limit(state.request, self.config, self._sizes, self._pool_blocks)
         row = state.row = self._table.admit(
-            state.request_id, token_ids, num_prompt, limit, place=self._place(state), out_of_turn=admitted.out_of_turn
+            state.request_id,
+            token_ids,
+            num_prompt,
+            limit,
+            priority=state.request.priority,
+            place=self._place(state),
+            out_of_turn=admitted.out_of_turn,
         )
         state.status = RequestStatus.RUNNING
         self.reports.admitted(state, admitted)

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from itertools import islice
 
 from .config import check_policy
+from .draft import Head
 from .errors import BooksError
 from .pause import PauseState
 from .policy import Policy
 from .policy_guard import hand_over, make_policy
 from .request import RequestState, RequestStatus
+
+MOST_PATIENT = 2**62  # no request has so great a priority number
 
 
 class WaitingRoom:
@@ -67,9 +70,13 @@ class WaitingRoom:
             return list(islice(begun, min(most, len(self.preempted))))
         return self.policy.candidates(most, now) if most and len(self.policy) else ()
 
-    def wanted_by_head(self, now: float) -> int:
-        """Tokens of the head of the queue that a step may have to compute."""
-        return sum(state.num_tokens for state in self.policy.candidates(1, now)) if len(self.policy) else 0
+    def head(self, now: float, *, by_priority: bool) -> Head | None:
+        """The first of the queue; without ``by_priority`` it comes before no running request by its priority."""
+        for state in self.policy.candidates(1, now) if len(self.policy) else ():
+            return Head(
+                max(state.num_tokens - state.num_held, 1), state.request.priority if by_priority else MOST_PATIENT
+            )
+        return None
 
     def holders(self) -> list[str]:
         """Those who may keep blocks, the last of the queue first."""
