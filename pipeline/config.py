@@ -76,8 +76,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         long_prefill_token_threshold: most tokens of one request in a step that serves others; 0: no cap.
         prefill_schedule_interval: while somebody decodes, prompts are computed in every such step only;
             1: in each. Fewer long steps, later first tokens.
-        priority_preemption: whether a more urgent request takes blocks and slot of a running one (which
-            keeps what is not needed), and the tokens of a step go by priority; otherwise it waits.
+        priority_preemption: under the priority policy, whether a more urgent request takes blocks and
+            slot of a running one (which keeps what is not needed), and the tokens of a step go by
+            priority; otherwise it waits.
         max_backfill: requests that may run out of turn while the head of the queue finds no room.
         enable_chunked_prefill: whether a prompt may be split over steps.
         enable_prefix_caching: whether equal prefixes are computed once.

@@ -25,8 +25,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         long_prefill_token_threshold: most tokens of one request in a step that has
             others to serve; 0 is no cap.
         prefill_schedule_interval: while somebody decodes, prompts are computed in every such step only; 1: in each.
-        priority_preemption: whether a more urgent request takes blocks and slot of a running one, and
-            the budget goes by priority; otherwise it waits for them.
+        priority_preemption: under the priority policy, whether a more urgent request takes blocks and
+            slot of a running one, and the budget goes by priority; otherwise it waits for them.
         max_backfill: requests that may run out of their turn while the head of the queue finds no
             room. They give way to it, and take no token from it.
         watermark: share of the pool kept free when a request is admitted beside others.

@@ -8,7 +8,7 @@ import numpy as np
 
 from .kv_groups import GroupSizes
 from .messages import Grow
-from .plan import IntArray
+from .plan import NO_BOOLS, BoolArray, IntArray
 from .running_table import RunningTable
 
 
@@ -57,22 +57,30 @@ def want_running(
     rows = table.order
     target = table.known[rows] + table.promised[rows]
     missing = target - table.computed[rows]
-    hold_prompts = hold_prompts and bool((missing <= 1).any())
+    behind = _behind(table, head) if head else NO_BOOLS
+    if hold_prompts:
+        decodes = missing <= 1
+        hold_prompts = bool((decodes & ~behind if head else decodes).any())
     if hold_prompts:
         missing[missing > 1] = 0
     # The last permitted token needs no step of its own: nothing is planned past a known end.
     missing[target >= table.limit[rows]] = 0
     if cap:
         np.minimum(missing, cap, out=missing)
-    before = np.cumsum(missing) - missing
-    if head is not None:
-        behind = table.out_of_turn[rows] | (table.priority[rows] > head.priority)
+    if head:
         rows, missing = (np.concatenate([column[~behind], column[behind]]) for column in (rows, missing))
-        before = np.cumsum(missing) - missing + head.num_tokens * np.sort(behind)
+        behind.sort()
+    before = np.cumsum(missing) - missing + (head.num_tokens * behind if head else 0)
     wanted = np.minimum(missing, np.maximum(budget - before, 0))
     rows, wanted = rows[wanted > 0], wanted[wanted > 0]
     need = -(-(table.computed[rows] + wanted) // block_size)
     return Draft(rows, wanted, need - table.blocks[rows], hold_prompts)
+
+
+def _behind(table: RunningTable, head: Head) -> BoolArray:
+    """Which running requests the head of the queue comes before."""
+    rows = table.order
+    return table.out_of_turn[rows] | (table.priority[rows] > head.priority)
 
 
 def blocks_wanted(table: RunningTable, draft: Draft) -> list[Grow]:

@@ -25,11 +25,13 @@ class _Grants:
         self.grown: dict[str, list[int]] = {}
         self.grown_more: dict[str, list[list[int]]] = {}
         self.stalled: set[str] = set()
+        self.short = False  # a running request got no blocks, and it is its turn
         self.holders = list(wants.holders)
         self.displaced = list(wants.displaced)
         self.preempted: list[str] = []
         self.admitted: list[Admitted] = []
         self.refused = False
+        self.soon = False  # the first candidate finds room when steps under way have ended: nobody is to take it
         self.num_out_of_turn = 0
 
 
@@ -84,7 +86,8 @@ class KVCacheManager:
         # Those who may have to give way in this step may not get to compute what they would publish.
         shaky = {victim.req_id for victim in wants.displaced}
         self._publish_all([publish for publish in wants.publish if publish.req_id not in shaky], grants)
-        if not grants.preempted:
+        # Whoever was admitted beside one that waits for blocks on their way might take them again.
+        if not (grants.preempted or grants.short):
             self._admit_all(wants, grants)
         self._publish_all([publish for publish in wants.publish if publish.req_id in shaky], grants)
         gone = set(grants.preempted)
@@ -141,6 +144,7 @@ class KVCacheManager:
             victim = next(grants.victims, None) if lack > 0 and grow.takes else None
             if victim is None:
                 grants.stalled.add(grow.req_id)
+                grants.short |= grow.takes
                 return False
             self._preempt(victim, grants)
             if victim.req_id == grow.req_id:
@@ -183,6 +187,8 @@ class KVCacheManager:
             start = self._make_room_for(admit, wants, grants, takes=number == 0)
             if start is None:
                 grants.refused = True
+                if grants.soon:
+                    return
                 continue
             if not self._row_for(wants, grants, takes=number == 0):
                 return
@@ -220,6 +226,7 @@ class KVCacheManager:
             if lack <= 0:
                 return start
             lack -= self._fences.num_on_their_way()
+            grants.soon = takes and lack <= 0
             if not takes or not 0 < lack <= self._could_give(admit, grants):
                 return None
             if self._holders.give((req_id for req_id in grants.holders if req_id != admit.req_id), lack):

@@ -59,7 +59,9 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, stop_rules: Sequence[stops.StopRule] = ()) -> None:
         self.config = config
-        self._waiting = WaitingRoom(config.policy, config.max_backfill)
+        self._waiting = WaitingRoom(
+            config.policy, priority_preemption=config.priority_preemption, max_backfill=config.max_backfill
+        )
         self._rules = stops.checked_rules(stop_rules)
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
         self._keys = BlockKeys(config)
@@ -271,7 +273,7 @@ class Scheduler:
 
     def _head(self, now: float) -> Head | None:
         """The first of the queue, where running requests may have to leave it a part of the budget."""
-        by_priority = self.config.priority_preemption
+        by_priority = self._waiting.displaces
         if not (by_priority or self._table.num_out_of_turn):
             return None
         return self._waiting.head(now, by_priority=by_priority)
@@ -324,7 +326,7 @@ class Scheduler:
         """Waiting requests in the policy's order, as rows and budget could take them; who gives way to the first."""
         rows = self._table.num_free
         if not rows:
-            most = int(self.config.priority_preemption or self._table.num_out_of_turn > 0)
+            most = int(self._waiting.displaces or self._table.num_out_of_turn > 0)
         else:
             most = rows + self.config.max_backfill - self._table.num_out_of_turn
         most = min(most, budget)
@@ -338,10 +340,10 @@ class Scheduler:
 
     def _displaced_by(self, head: RequestState) -> list[Victim]:
         """Who gives blocks and rows to the head of the queue, first to last."""
-        if not (self.config.priority_preemption or self._table.num_out_of_turn):
+        if not (self._waiting.displaces or self._table.num_out_of_turn):
             return []
         out_of_turn = self._table.out_of_turn
-        urgent = self.config.priority_preemption
+        urgent = self._waiting.displaces
         return self._as_victims(
             state
             for state in self._running_last_first()
@@ -442,7 +444,7 @@ class Scheduler:
 
     def _place(self, state: RequestState) -> int | None:
         """The place of a request among those that run: the last, or the one that its priority gives."""
-        if not self.config.priority_preemption:
+        if not self._waiting.displaces:
             return None
         priorities = [self._requests[req_id].request.priority for req_id in self._table.ids[self._table.order].tolist()]
         return bisect_right(priorities, state.request.priority)

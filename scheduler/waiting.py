@@ -9,7 +9,7 @@ from .config import check_policy
 from .draft import Head
 from .errors import BooksError
 from .pause import PauseState
-from .policy import Policy
+from .policy import Policy, PriorityPolicy
 from .policy_guard import hand_over, make_policy
 from .request import RequestState, RequestStatus
 
@@ -21,18 +21,24 @@ class WaitingRoom:
 
     Args:
         policy: a name, or an object with the methods of ``Policy``.
+        priority_preemption: whether under the priority policy urgent requests displace running ones.
         max_backfill: requests behind a head without room that may be asked for in its place.
     """
 
-    def __init__(self, policy: str | Policy, max_backfill: int) -> None:
+    def __init__(self, policy: str | Policy, *, priority_preemption: bool, max_backfill: int) -> None:
         self.policy = make_policy(policy)
         self.pause_state = PauseState.UNPAUSED
         self.refused = False  # the head of the queue found no room in the last step
         self.preempted: dict[str, RequestState] = {}
-        self._max_backfill = max_backfill
+        self._priority_preemption, self._max_backfill = priority_preemption, max_backfill
 
     def __len__(self) -> int:
         return len(self.policy)
+
+    @property
+    def displaces(self) -> bool:
+        """Whether a more urgent request takes blocks and rows of running ones."""
+        return self._priority_preemption and isinstance(self.policy, PriorityPolicy)
 
     def add(self, state: RequestState) -> None:
         """Take in a new request."""
