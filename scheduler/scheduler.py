@@ -205,6 +205,8 @@ class Scheduler:
             rows = np.append(rows, [new.row for new in fresh])
             num_tokens = np.append(num_tokens, [a.num_scheduled_tokens for a in granted.admitted])
         self._cadence.planned(num_tokens, left_over=self._may_admit_more)
+        if granted.replaced:
+            self._fence = self._step  # this step still touches the blocks that were replaced
         return self._make_plan(rows, num_tokens, grown, fresh, granted.replaced)
 
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
