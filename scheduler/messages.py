@@ -95,12 +95,14 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 class Publish(msgspec.Struct, frozen=True, kw_only=True):
     """The first ``num_full_blocks`` of a request's table are computed by planned steps.
 
-    ``digests`` continue the keys that the cache has for the request.
+    ``digests`` continue the keys that the cache has for the request. ``merges``: it has a token in
+    the planned step, by which the runner can be told of equal blocks that take their place.
     """
 
     req_id: str
     num_full_blocks: int
     digests: list[bytes] = []
+    merges: bool = False
 
 
 class Grow(msgspec.Struct, frozen=True, kw_only=True):

@@ -304,15 +304,16 @@ class Scheduler:
     def _newly_full(self, draft: Draft) -> list[Publish]:
         if not self.config.enable_prefix_caching:
             return []
-        return [self._publish(row, full) for row, full in newly_full(self._table, draft, self.config.block_size)]
+        return [self._publish(*found) for found in newly_full(self._table, draft, self.config.block_size)]
 
-    def _publish(self, row: int, full: int) -> Publish:
+    def _publish(self, row: int, full: int, in_step: bool) -> Publish:
         self._table.published[row] = full
         state = self._requests[self._table.ids[row]]
         return Publish(
             req_id=state.request_id,
             num_full_blocks=full,
             digests=self._keys.extend(state, self._table.tokens[state.row], full),
+            merges=in_step,
         )
 
     def _tell(self) -> int:
