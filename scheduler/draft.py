@@ -112,7 +112,7 @@ def soon_passed(table: RunningTable, sizes: GroupSizes) -> int:
 def newly_full(table: RunningTable, draft: Draft, block_size: int) -> list[tuple[int, int, bool]]:
     """(row, full blocks, in this step) where this step or those before have filled blocks with known tokens.
 
-    The last says that the row surely has a token in this step, unless it is preempted.
+    The last says that the row has a token in this step, if it gets its blocks.
     """
     order = table.order
     computed = table.computed.copy()
@@ -121,5 +121,5 @@ def newly_full(table: RunningTable, draft: Draft, block_size: int) -> list[tuple
     computed[draft.rows[sure]] += draft.num_tokens[sure]
     full = np.minimum(computed[order], table.known[order]) // block_size
     (due,) = np.nonzero(full > table.published[order])
-    in_step = np.isin(order[due], draft.rows[sure])
+    in_step = np.isin(order[due], draft.rows)
     return list(zip(order[due].tolist(), full[due].tolist(), in_step.tolist(), strict=True))

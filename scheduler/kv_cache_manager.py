@@ -185,7 +185,7 @@ class KVCacheManager:
 
     def _merge(self, publish: Publish, table: BlockTable, first: int, grants: _Grants) -> None:
         """Where an equal block can be found, it takes the place of the request's own after this step."""
-        if not (self.enable_prefix_caching and publish.merges):
+        if not (self.enable_prefix_caching and publish.merges) or publish.req_id in grants.stalled:
             return
         for group in self._groups:
             blocks = table.groups[group]
