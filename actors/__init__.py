@@ -13,6 +13,7 @@ from .errors import ChannelFullError as ChannelFullError
 from .errors import CycleError as CycleError
 from .errors import WrongLoopError as WrongLoopError
 from .mailbox import Mailbox as Mailbox
+from .observation import Observer as Observer
 from .reply import Ask as Ask
 from .reply import Reply as Reply
 from .signal import Signal as Signal

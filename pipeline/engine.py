@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -25,6 +26,7 @@ from .parallel import ParallelState
 from .stream import RequestStream, StreamState
 from .text import TextBuilder
 from .tokenizer import Tokenizer
+from .trace import Trace
 from .wiring import Parts
 
 Message = dict[str, Any]
@@ -263,6 +265,15 @@ class Engine:
         parts = self._owned()
         parts.scheduler.mailbox.control_nowait(Follow(steps=True))
         return parts.events.steps.follow()
+
+    def trace(self, path: str | Path) -> Trace:
+        """Watch the actors inside an ``async with``; leaving it writes a trace for Perfetto or Chrome.
+
+        Raises, when it is entered, OSError for a path that cannot be written and ConfigError while
+        another trace is under way. It holds up to a million entries, about 20 a step.
+        """
+        parts = self._owned()
+        return Trace(path, parts.pipeline.actors.values(), parts.port)
 
     def check(self) -> None:
         """Audit every core; raises BooksError, with the numbers, if any count does not agree."""

@@ -28,7 +28,9 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
         return self.of_counts(plan.total_num_scheduled_tokens, len(plan.req_ids))
 
     def of_counts(self, num_tokens: int, num_requests: int) -> float:
-        """The time of a step with so many tokens of so many requests; one without tokens takes the fixed part."""
+        """The time of a step with so many tokens of so many requests; one that computes nothing takes none."""
+        if not num_tokens:
+            return 0.0
         shown = max(num_tokens - self.hidden_tokens, 0)
         return self.fixed + self.per_token * shown + self.per_request * num_requests
 

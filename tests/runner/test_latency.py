@@ -19,6 +19,7 @@ def test_a_step_takes_a_fixed_part_and_parts_for_its_tokens_and_requests():
     latency = Latency(fixed=1.0, per_token=0.1, per_request=10.0, hidden_tokens=4)
     assert latency.of_counts(10, 2) == pytest.approx(1.0 + 0.1 * 6 + 20.0)
     assert latency.of_counts(3, 3) == pytest.approx(31.0)
+    assert latency.of_counts(0, 0) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from itertools import groupby, islice
+from itertools import groupby, islice, pairwise
 
 import pytest
 
@@ -22,7 +22,7 @@ def mean(values: list[float]) -> float:
 
 def gaps(load: Load, count: int) -> list[float]:
     times = [request.arrival for request in first(load, count)]
-    return [after - before for before, after in zip(times, times[1:], strict=False)]
+    return [after - before for before, after in pairwise(times)]
 
 
 def test_the_same_seed_gives_the_same_load_and_another_seed_another():
