@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+import trio.testing
 from anyio.lowlevel import checkpoint
 
 from callboard import ConfigError, Engine, EngineConfig, SamplingParams
@@ -72,7 +73,15 @@ async def test_each_step_stands_on_the_device_with_its_requests_and_tokens(tmp_p
     assert [step["args"] for step in steps] == [{"requests": 1, "tokens": tokens} for tokens in (10, 1, 1, 1, 1)]
     numbers = [int(step["name"].removeprefix("step ")) for step in steps]
     assert numbers == list(range(numbers[0], numbers[0] + 5))
-    assert all(step["dur"] > 900 for step in steps)
+
+
+@pytest.mark.parametrize(
+    "anyio_backend", [("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})], ids=["virtual"]
+)
+async def test_on_a_virtual_clock_steps_take_the_time_they_are_said_to_and_follow_each_other(tmp_path: Path):
+    steps = [step for step in by_track(await traced(tmp_path / "trace.json"))["device"] if step["args"]["tokens"]]
+    assert [step["dur"] for step in steps] == pytest.approx([1000.0] * 5)
+    assert [after["ts"] - before["ts"] for before, after in itertools.pairwise(steps)] == pytest.approx([1000.0] * 4)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
