@@ -1,0 +1,88 @@
+"""The whole pipeline around a device that takes no time: from submission to the reader of each stream.
+
+python tests/bench/bench_pipeline.py [--streams 1 64 256 1024] [--rounds 3] [--uvloop]
+
+Every stream has a task of its own that reads it; nothing is left out but the model. Prints the
+median of the rounds: steps a second, and microseconds of the process's CPU time for each token.
+The device's own share (the toy model's arithmetic) is measured apart and is part of the figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import NamedTuple
+
+import anyio
+
+from callboard import Engine, EngineConfig, SamplingParams
+from callboard.runner import SimulatedRunner
+from callboard.scheduler import SchedulerOutput
+
+PROMPT = 16  # tokens
+TOKENS = {1: 2_000, 64: 600, 256: 300, 1024: 100}  # of a stream, so that a round takes about a second
+
+
+class TimedRunner(SimulatedRunner):
+    """Counts the CPU seconds of its model."""
+
+    model_seconds = 0.0
+
+    def compute(self, plan: SchedulerOutput):  # noqa: ANN201
+        began = time.process_time()
+        result = super().compute(plan)
+        self.model_seconds += time.process_time() - began
+        return result
+
+
+class Round(NamedTuple):
+    steps_per_second: float
+    cpu_per_token: float  # microseconds
+    model_per_token: float  # of these, the toy model's
+
+
+async def one_round(streams: int, tokens: int) -> Round:
+    runner = TimedRunner(
+        vocab_size=32_000,
+        num_kv_blocks=streams * (-(-(PROMPT + tokens) // 16) + 2),
+        max_num_running_reqs=streams,
+        max_model_len=PROMPT + tokens + 16,
+    )
+    params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+    async with Engine(EngineConfig(max_num_scheduled_tokens=8192), runner=runner) as engine:
+
+        async def read(number: int) -> None:
+            async for _ in engine.generate([number % 31_000] * PROMPT, params):
+                pass
+
+        began, cpu = time.perf_counter(), time.process_time()
+        async with anyio.create_task_group() as readers:
+            for number in range(streams):
+                readers.start_soon(read, number)
+        took, cpu = time.perf_counter() - began, time.process_time() - cpu
+        count = streams * tokens
+        return Round(engine.stats().num_steps / took, cpu * 1e6 / count, runner.model_seconds * 1e6 / count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 64, 256, 1024])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--uvloop", action="store_true")
+    args = parser.parse_args()
+    for streams in args.streams:
+        tokens = TOKENS.get(streams, max(50, 60_000 // streams))
+        rounds = [
+            anyio.run(one_round, streams, tokens, backend_options={"use_uvloop": args.uvloop})
+            for _ in range(args.rounds)
+        ]
+        steps, cpu, model = (statistics.median(values) for values in zip(*rounds, strict=True))
+        print(
+            f"{streams:5} streams: {steps:6.0f} steps/s, {cpu:7.2f} us of CPU a token, "
+            f"{model:6.2f} of them the simulated model's"
+        )
+
+
+if __name__ == "__main__":
+    main()
