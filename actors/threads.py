@@ -36,7 +36,8 @@ class LoopPort:
 
     def check_owner(self) -> None:
         """Raise WrongLoopError in any other thread, in another loop of the same thread, or outside of any."""
-        if not self.is_owner or _running_loop() is not self._loop:
+        # In the owner's loop the thread is the owner's too: each thread is told its own running loop.
+        if _running_loop() is not self._loop:
             raise WrongLoopError("used from another event loop or thread than the one it was started in")
 
     def time(self) -> float:

@@ -9,7 +9,7 @@ import msgspec
 from ..scheduler.statistics import PrefillStats
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tokens that a request has used so far."""
 
     prompt_tokens: int
@@ -22,7 +22,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return self.prompt_tokens + self.completion_tokens
 
 
-class Timings(msgspec.Struct, frozen=True, kw_only=True):
+class Timings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When things happened to a request, in seconds on the event loop's clock; None: not yet.
 
     ``queued`` and ``scheduled`` are the scheduler's times, of the first admission; the others

@@ -154,6 +154,8 @@ class ToyModel:
         self._slots: Words = np.zeros(slots, np.uint64)
         # What slots of groups with a window hold besides: the words of their tokens alone.
         self._own: Words = np.zeros(slots if any(group.window for group in groups) else 0, np.uint64)
+        self._offsets = np.arange(block_size)
+        self._factors = _weights(np.arange(blocks * block_size)).reshape(blocks, block_size)
         self._tokens = np.zeros((rows, max_model_len + 1), np.int64)
         self._groups = [_Group(i, group.window, np.zeros((rows, blocks), np.int64)) for i, group in enumerate(groups)]
         self._table_lens = np.zeros(rows, np.int64)
@@ -214,10 +216,23 @@ class ToyModel:
         if not len(rows):
             return np.zeros(0, np.uint64)
         firsts = _first_in_sight(ends - 1, group.window)
-        lengths = ends - firsts
-        flat_rows, indexes = _flat(rows, firsts, lengths)
-        values = self._slots[self._slot(group, flat_rows, indexes)] * _weights(indexes)
-        return np.add.reduceat(values, np.cumsum(lengths) - lengths)
+        first_blocks, last_blocks = firsts // self.block_size, (ends - 1) // self.block_size
+        counts = last_blocks - first_blocks + 1
+        terms = self._terms(group, *_flat(rows, first_blocks, counts)).sum(axis=1)
+        sums = np.add.reduceat(terms, np.cumsum(counts) - counts)
+        # Whole blocks were summed; what their ends hold that is out of sight is taken off again.
+        behind = self._terms(group, rows, last_blocks)
+        sums -= (behind * (self._offsets >= (ends - last_blocks * self.block_size)[:, None])).sum(axis=1)
+        if group.window is not None:
+            before = self._terms(group, rows, first_blocks)
+            sums -= (before * (self._offsets < (firsts - first_blocks * self.block_size)[:, None])).sum(axis=1)
+        return sums
+
+    def _terms(self, group: _Group, rows: IntArray, numbers: IntArray) -> Words:
+        """All slots of the ``numbers[i]``-th block of row i's table, each with its factor: [n, block size]."""
+        terms = self._slots.reshape(-1, self.block_size)[group.tables[rows, numbers]]
+        terms *= self._factors[numbers]
+        return terms
 
     def _slot(self, group: _Group, rows: IntArray, positions: IntArray) -> IntArray:
         return group.tables[rows, positions // self.block_size] * self.block_size + positions % self.block_size
