@@ -152,10 +152,11 @@ class ToyModel:
         self.vocab_size, self.block_size = vocab_size, block_size
         slots = (num_kv_blocks + 1) * block_size
         self._slots: Words = np.zeros(slots, np.uint64)
+        self._plain: Words = np.zeros(num_kv_blocks + 1, np.uint64)  # of each block: the sum of its slots
+        self._weighted: Words = np.zeros(num_kv_blocks + 1, np.uint64)  # with their factors in the first block
         # What slots of groups with a window hold besides: the words of their tokens alone.
         self._own: Words = np.zeros(slots if any(group.window for group in groups) else 0, np.uint64)
         self._offsets = np.arange(block_size)
-        self._factors = _weights(np.arange(blocks * block_size)).reshape(blocks, block_size)
         self._tokens = np.zeros((rows, max_model_len + 1), np.int64)
         self._groups = [_Group(i, group.window, np.zeros((rows, blocks), np.int64)) for i, group in enumerate(groups)]
         self._table_lens = np.zeros(rows, np.int64)
@@ -211,6 +212,7 @@ class ToyModel:
             farthest = _first_in_sight(positions, group.window)
             values = _with_sight(values, self._own[self._slot(group, rows, farthest)])
         self._slots[slots] = values
+        self._sum_up(np.unique(slots // self.block_size))
 
     def _sums(self, rows: IntArray, ends: IntArray, group: _Group) -> Words:
         if not len(rows):
@@ -218,7 +220,9 @@ class ToyModel:
         firsts = _first_in_sight(ends - 1, group.window)
         first_blocks, last_blocks = firsts // self.block_size, (ends - 1) // self.block_size
         counts = last_blocks - first_blocks + 1
-        terms = self._terms(group, *_flat(rows, first_blocks, counts)).sum(axis=1)
+        flat_rows, numbers = _flat(rows, first_blocks, counts)
+        blocks = group.tables[flat_rows, numbers]
+        terms = self._plain[blocks] * (2 * self.block_size * numbers).astype(np.uint64) + self._weighted[blocks]
         sums = np.add.reduceat(terms, np.cumsum(counts) - counts)
         # Whole blocks were summed; what their ends hold that is out of sight is taken off again.
         behind = self._terms(group, rows, last_blocks)
@@ -228,10 +232,16 @@ class ToyModel:
             sums -= (before * (self._offsets < (firsts - first_blocks * self.block_size)[:, None])).sum(axis=1)
         return sums
 
+    def _sum_up(self, blocks: IntArray) -> None:
+        """Keep the sums of blocks in step with their slots: a long text is read a block at a time."""
+        values = self._slots.reshape(-1, self.block_size)[blocks]
+        self._plain[blocks] = values.sum(axis=1)
+        self._weighted[blocks] = (values * _weights(self._offsets)).sum(axis=1)
+
     def _terms(self, group: _Group, rows: IntArray, numbers: IntArray) -> Words:
         """All slots of the ``numbers[i]``-th block of row i's table, each with its factor: [n, block size]."""
         terms = self._slots.reshape(-1, self.block_size)[group.tables[rows, numbers]]
-        terms *= self._factors[numbers]
+        terms *= _weights(numbers[:, None] * self.block_size + self._offsets)
         return terms
 
     def _slot(self, group: _Group, rows: IntArray, positions: IntArray) -> IntArray:

@@ -19,6 +19,7 @@ import anyio
 from callboard import Engine, EngineConfig, SamplingParams
 from callboard.runner import SimulatedRunner
 from callboard.scheduler import SchedulerOutput
+from callboard.scheduler.plan import IntArray
 
 PROMPT = 16  # tokens
 TOKENS = {1: 2_000, 64: 600, 256: 300, 1024: 100}  # of a stream, so that a round takes about a second
@@ -29,7 +30,7 @@ class TimedRunner(SimulatedRunner):
 
     model_seconds = 0.0
 
-    def compute(self, plan: SchedulerOutput):  # noqa: ANN201
+    def compute(self, plan: SchedulerOutput) -> IntArray:
         began = time.process_time()
         result = super().compute(plan)
         self.model_seconds += time.process_time() - began
