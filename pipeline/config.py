@@ -38,7 +38,11 @@ def _is_duration(value: object) -> bool:
 _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("model",), lambda value: isinstance(value, str | None), "text or None"),
     (("dtype", "device", "prefix_hash"), lambda value: isinstance(value, str), "text"),
-    (("enable_chunked_prefill", "enable_prefix_caching"), lambda value: isinstance(value, bool), "True or False"),
+    (
+        ("enable_chunked_prefill", "enable_prefix_caching", "freeze_gc"),
+        lambda value: isinstance(value, bool),
+        "True or False",
+    ),
     (("watermark",), _is_number, "a number"),
     (("stop_timeout",), _is_duration, "a number of seconds above 0"),
     (("speculative",), lambda value: isinstance(value, SpeculativeConfig | None), "a SpeculativeConfig or None"),
@@ -82,6 +86,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
             further requests are refused. 0 refuses all, None none.
         num_threads: the runner's threads.
         stop_timeout: seconds that stopping gives the actors.
+        freeze_gc: whether the garbage collector passes over what was there when the engine started,
+            until it stops; it is the whole process's collector, so the default leaves it alone.
     """
 
     model: str | None = None
@@ -105,6 +111,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     max_waiting_tokens: int | None = None
     num_threads: int | None = None
     stop_timeout: float = 5.0
+    freeze_gc: bool = False
     speculative: SpeculativeConfig | None = None
     encoder_cache_tokens: int | None = None
     max_num_encoder_tokens: int | None = None

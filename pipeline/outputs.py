@@ -121,6 +121,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_prompt_tokens: int  # of requests submitted
     num_generated_tokens: int  # outputs
     num_finished: int  # requests ended, whatever the reason
+    loop_lag_median: float = 0.0  # seconds that a ready task of the host waits, in about the last minute of work
+    loop_lag_p99: float = 0.0  # what 99 of 100 of these waits stay at or below
+    loop_lag_max: float = 0.0  # the longest of all
 
     @property
     def kv_usage(self) -> float:

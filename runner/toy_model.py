@@ -212,7 +212,8 @@ class ToyModel:
             farthest = _first_in_sight(positions, group.window)
             values = _with_sight(values, self._own[self._slot(group, rows, farthest)])
         self._slots[slots] = values
-        self._sum_up(np.unique(slots // self.block_size))
+        blocks = slots // self.block_size
+        self._sum_up(blocks[np.diff(blocks, prepend=-1) != 0])  # neighbours in a prompt share a block
 
     def _sums(self, rows: IntArray, ends: IntArray, group: _Group) -> Words:
         if not len(rows):

@@ -16,7 +16,7 @@ from callboard.pipeline.trace import TraceLog
 from callboard.runner import Latency, SimulatedRunner
 
 PROMPT = list(range(10))
-ACTORS = {"delivery", "runner", "kv_cache", "scheduler", "intake"}
+ACTORS = {"delivery", "runner", "kv_cache", "scheduler", "intake", "loop_watch"}
 Event = dict[str, Any]
 
 

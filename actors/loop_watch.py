@@ -1,0 +1,74 @@
+"""How late the event loop is: what a task that is ready must wait until it runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+import msgspec
+
+from .actor import Actor
+
+# Seconds between two looks. A look costs some 30 us.
+INTERVAL = 0.05
+# Newest looks that percentiles are made of: about a minute of work.
+KEPT = 1200
+
+
+class LatenessStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """How late a sleeper was woken, in seconds; all 0 before the first look."""
+
+    count: int  # looks so far
+    median: float  # of the newest 1,200
+    p99: float  # of these, what 99 of 100 stay at or below
+    longest: float  # of all
+
+
+class Lateness:
+    """Keeps how late wake-ups were."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._newest: deque[float] = deque(maxlen=kept)
+        self._count, self._longest = 0, 0.0
+
+    def add(self, seconds: float) -> None:
+        """One more wake-up was so late; one that came early counts as in time."""
+        late = max(seconds, 0.0)
+        self._newest.append(late)
+        self._count += 1
+        self._longest = max(self._longest, late)
+
+    def statistics(self) -> LatenessStatistics:
+        """Counts as they are now."""
+        ordered = sorted(self._newest) or [0.0]
+        return LatenessStatistics(
+            count=self._count,
+            median=ordered[(len(ordered) - 1) // 2],
+            p99=ordered[-1 - len(ordered) // 100],
+            longest=self._longest,
+        )
+
+
+class LoopWatch(Actor):
+    """Sleeps for short times while there is work, and notes how late each wake-up is.
+
+    Without work it has no timer at all, so an idle program stays idle and a virtual clock can jump.
+    asyncio's own timers are up to a millisecond late.
+
+    Args:
+        busy: whether there is work; whoever brings some wakes the mailbox.
+    """
+
+    def __init__(self, busy: Callable[[], bool], interval: float = INTERVAL) -> None:
+        super().__init__("loop_watch")
+        self._busy, self._interval = busy, interval
+        self.lateness = Lateness()
+
+    async def run(self) -> None:
+        while True:
+            while not self._busy():
+                await self.wait()
+            due = anyio.current_time() + self._interval
+            await anyio.sleep_until(due)
+            self.lateness.add(anyio.current_time() - due)
