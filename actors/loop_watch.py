@@ -70,5 +70,7 @@ class LoopWatch(Actor):
             while not self._busy():
                 await self.wait()
             due = anyio.current_time() + self._interval
+            self._begins("timer")
             await anyio.sleep_until(due)
+            self._begins("")
             self.lateness.add(anyio.current_time() - due)
