@@ -13,6 +13,10 @@ import anyio
 from .errors import WrongLoopError
 
 
+# As asyncio.get_running_loop, but None outside of any: documented for those who write event loops.
+_get_running_loop: Callable[[], Any] = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
+
+
 class LoopPort:
     """Made inside a running event loop; lets any thread run functions in it.
 
@@ -36,7 +40,10 @@ class LoopPort:
 
     def check_owner(self) -> None:
         """Raise WrongLoopError in any other thread, in another loop of the same thread, or outside of any."""
-        # In the owner's loop the thread is the owner's too: each thread is told its own running loop.
+        # Each thread is told its own running loop, so whoever is in the owner's is in its thread too. The
+        # short way first: a stream's reader comes here for each output.
+        if "trio" not in sys.modules and _get_running_loop() is self._loop:
+            return
         if _running_loop() is not self._loop:
             raise WrongLoopError("used from another event loop or thread than the one it was started in")
 

@@ -131,8 +131,10 @@ class StreamState:
 
     def take(self) -> RequestOutput | None:
         """What is new, as the request's output kind says; None if nothing is. Raises the error."""
-        unread = self._wakes and self._num_taken < len(self._tokens)
-        if self._closed or not (unread or self.ended):
+        unread = self._num_taken < len(self._tokens) and self._wakes
+        if not unread and self.end is None and self.error is None:  # the most frequent answer
+            return None
+        if self._closed:
             return None
         if self.error is not None and not unread:
             self._closed = True
@@ -145,7 +147,8 @@ class StreamState:
         return self._closed
 
     def _output(self) -> RequestOutput:
-        cached = self.num_cached_tokens
+        prefill = self.prefill
+        cached = prefill.num_cached_tokens if prefill else 0
         return RequestOutput(
             request_id=self.request_id,
             prompt_token_ids=self.prompt_token_ids,
@@ -156,7 +159,7 @@ class StreamState:
                 prompt_tokens=self.num_prompt_tokens, completion_tokens=len(self._tokens), cached_tokens=cached
             ),
             timings=self.timings,
-            prefill=self.prefill,
+            prefill=prefill,
         )
 
     def _completion(self) -> CompletionOutput:
@@ -240,13 +243,11 @@ class RequestStream:
     async def __anext__(self) -> RequestOutput:
         self._port.check_owner()  # elsewhere the wake-up would not arrive
         state = self._state
-        while True:
-            output = state.take()
-            if output is not None:
-                return output
+        while (output := state.take()) is None:
             if state.exhausted:
                 raise StopAsyncIteration
             await state.news.wait()
+        return output
 
     async def aclose(self) -> None:
         """Abort the request if it has not ended. May be called twice, from any task."""
