@@ -12,7 +12,6 @@ import anyio
 
 from .errors import WrongLoopError
 
-
 # As asyncio.get_running_loop, but None outside of any: documented for those who write event loops.
 _get_running_loop: Callable[[], Any] = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
 
