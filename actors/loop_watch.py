@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 
 import anyio
 import msgspec
@@ -54,7 +55,7 @@ class LoopWatch(Actor):
     """Sleeps for short times while there is work, and notes how late each wake-up is.
 
     Without work it has no timer at all, so an idle program stays idle and a virtual clock can jump.
-    asyncio's own timers are up to a millisecond late.
+    asyncio's own timers are up to a millisecond late. On a virtual clock nothing is ever late.
 
     Args:
         busy: whether there is work; whoever brings some wakes the mailbox.
@@ -69,8 +70,8 @@ class LoopWatch(Actor):
         while True:
             while not self._busy():
                 await self.wait()
-            due = anyio.current_time() + self._interval
             self._begins("timer")
-            await anyio.sleep_until(due)
+            began = monotonic()  # not the loop's clock: uvloop's counts whole milliseconds of its turns' beginnings
+            await anyio.sleep(self._interval)
             self._begins("")
-            self.lateness.add(anyio.current_time() - due)
+            self.lateness.add(monotonic() - began - self._interval)

@@ -8,6 +8,10 @@ from typing import Protocol
 class Observer(Protocol):
     """Is told what actors do, while it is attached; without one a turn costs one comparison more."""
 
+    def time(self) -> float:
+        """Seconds on the clock that it goes by."""
+        ...
+
     def wakes(self, actor: str) -> None:
         """An actor's wait is over: its turn begins."""
         ...
@@ -17,5 +21,5 @@ class Observer(Protocol):
         ...
 
     def worked(self, where: str, what: str, began: float, ended: float, facts: dict[str, int]) -> None:
-        """Something took place outside of the loop's thread; times on the loop's clock."""
+        """Something took place outside of the loop's thread; times on its clock."""
         ...

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -31,6 +32,7 @@ class LoopPort:
         on_asyncio = isinstance(self._loop, asyncio.AbstractEventLoop)
         self._post = self._loop.call_soon_threadsafe if on_asyncio else self._loop.run_sync_soon
         self._clock: Callable[[], float] = self._loop.time if on_asyncio else anyio.current_time
+        self._fine_clock = monotonic if type(self._loop).__module__.startswith("uvloop") else self._clock
 
     @property
     def is_owner(self) -> bool:
@@ -49,6 +51,10 @@ class LoopPort:
     def time(self) -> float:
         """Seconds on the loop's clock; in the loop's thread, inside a task or not."""
         return self._clock()
+
+    def fine_time(self) -> float:
+        """The same clock, finer where the loop's own counts whole milliseconds, as uvloop's does."""
+        return self._fine_clock()
 
     def post(self, function: Callable[..., Any], *args: Any) -> bool:
         """Run a function, which must not raise, in the loop soon; False if the loop has ended."""

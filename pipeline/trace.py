@@ -52,6 +52,10 @@ class TraceLog:
 
     # --- as an observer
 
+    def time(self) -> float:
+        """Seconds on the loop's clock."""
+        return self._clock()
+
     def wakes(self, actor: str) -> None:
         """Its turn begins."""
         self._woke[actor] = now = self._clock()
@@ -134,7 +138,7 @@ class Trace:
         if self.log is not None or any(actor.observer is not None for actor in self._actors):
             raise ConfigError("the engine is being traced already, one trace at a time is allowed")
         self.path.write_bytes(b"")  # a path that cannot be written is told now and not at the end
-        self.log = TraceLog(self._actors, self._port.time)
+        self.log = TraceLog(self._actors, self._port.fine_time)
         for actor in self._actors:
             actor.observe(self.log)
         return self

@@ -44,7 +44,7 @@ class RunnerActor(Actor):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(no_quiet_end, "the wait for a step's result", self._collect)
             async for plan in self.plans.leases():
-                submitted = None if self.observer is None else anyio.current_time()
+                submitted = None if self.observer is None else self.observer.time()
                 self._under_way.send_nowait((plan, self.runner.submit(plan), submitted))
             self._under_way.close()
 
@@ -72,7 +72,7 @@ class RunnerActor(Actor):
         observer.sleeps(self.name, f"step {plan.step}")
         output = await step
         observer.wakes(self.name)
-        now = anyio.current_time()
+        now = observer.time()
         if submitted is not None:
             facts = {"requests": len(plan.req_ids), "tokens": plan.total_num_scheduled_tokens}
             observer.worked("device", f"step {plan.step}", max(submitted, self._step_ended), now, facts)
