@@ -85,6 +85,19 @@ async def test_garbage_of_a_request_is_collected_beside_a_frozen_start():
         assert len(gc.get_objects()) < before + 200  # ten a request would stay otherwise
 
 
+async def test_a_token_leaves_nothing_behind_for_the_collector():
+    """The collector's work does not grow with the length of the streams: a token is a number in a list."""
+    async with make() as engine:
+        async with engine.generate(PROMPT, SamplingParams(temperature=0, max_tokens=600, ignore_eos=True)) as stream:
+            counts: list[int] = []
+            async for output in stream:
+                if output.usage.completion_tokens % 250 == 0:
+                    gc.collect()
+                    counts.append(len(gc.get_objects()))
+    early, late = counts
+    assert late - early < 50
+
+
 def test_the_option_is_true_or_false():
     with pytest.raises(ConfigError, match="freeze_gc is 1, needed is True or False"):
         EngineConfig(freeze_gc=1)

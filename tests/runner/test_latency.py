@@ -69,3 +69,21 @@ async def test_time_between_two_steps_is_counted_as_idle_time_of_the_device():
         await engine.complete(PROMPT, SamplingParams(temperature=0, max_tokens=1))
         await checkpoint()
     assert (runner.busy_seconds, runner.idle_seconds) == (pytest.approx(4.0), pytest.approx(7.0))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("anyio_backend", VIRTUAL, ids=["virtual"])
+async def test_at_no_depth_a_token_is_computed_past_a_known_end(depth: int):
+    wanted = [1, 2, 3, 7, 12]
+    config = EngineConfig(steps_in_flight=depth, enable_prefix_caching=False)
+    async with Engine(config, runner=SimulatedRunner(latency=Latency(fixed=1.0))) as engine:
+        steps = engine.step_stats()
+        async with anyio.create_task_group() as requests:
+            for count in wanted:
+                params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
+                requests.start_soon(engine.complete, PROMPT, params)
+        await anyio.sleep(10.0)  # any step that was planned in vain has ended too
+    told = [step.scheduler async for step in steps]
+    assert sum(step.num_scheduled_tokens for step in told) == sum(len(PROMPT) + count - 1 for count in wanted)
+    assert sum(step.num_new_tokens for step in told) == sum(wanted)
+    assert max(wanted) == len([step for step in told if step.num_scheduled_tokens])
