@@ -55,7 +55,8 @@ class LoopWatch(Actor):
     """Sleeps for short times while there is work, and notes how late each wake-up is.
 
     Without work it has no timer at all, so an idle program stays idle and a virtual clock can jump.
-    asyncio's own timers are up to a millisecond late. On a virtual clock nothing is ever late.
+    asyncio's own timers are up to a millisecond late. On a virtual clock nothing is ever late: there
+    it looks once.
 
     Args:
         busy: whether there is work; whoever brings some wakes the mailbox.
@@ -67,11 +68,18 @@ class LoopWatch(Actor):
         self.lateness = Lateness()
 
     async def run(self) -> None:
+        on_real_clock = True
         while True:
-            while not self._busy():
+            while not (on_real_clock and self._busy()):
                 await self.wait()
-            self._begins("timer")
-            began = monotonic()  # not the loop's clock: uvloop's counts whole milliseconds of its turns' beginnings
-            await anyio.sleep(self._interval)
-            self._begins("")
-            self.lateness.add(monotonic() - began - self._interval)
+            slept = await self._sleep()
+            on_real_clock = slept > self._interval / 10
+            self.lateness.add(slept - self._interval)
+
+    async def _sleep(self) -> float:
+        """Sleep for the interval; returns the seconds that it took."""
+        self._begins("timer")
+        began = monotonic()  # not the loop's clock: uvloop's counts whole milliseconds of its turns' beginnings
+        await anyio.sleep(self._interval)
+        self._begins("")
+        return monotonic() - began

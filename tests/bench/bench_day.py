@@ -85,8 +85,10 @@ class Day:
         assert self.tokens == self.asked == stats.num_generated_tokens
         assert stats.num_running == stats.num_waiting == 0
         print(
-            f"{self.done} requests, {self.tokens} tokens, {stats.num_steps} steps, "
-            f"{stats.num_preemptions} preemptions, prefix hits {stats.prefix_hit_rate:.0%}; device busy {runner.busy_seconds / 3600:.2f} h"
+            f"{self.done} requests, {self.tokens} tokens, {stats.num_steps} steps, {stats.num_preemptions} preemptions"
+        )
+        print(
+            f"prefix hits {stats.prefix_hit_rate:.0%}; device busy for {runner.busy_seconds / 3600:.2f} virtual hours"
         )
 
 

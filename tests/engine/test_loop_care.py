@@ -87,13 +87,12 @@ async def test_garbage_of_a_request_is_collected_beside_a_frozen_start():
 
 async def test_a_token_leaves_nothing_behind_for_the_collector():
     """The collector's work does not grow with the length of the streams: a token is a number in a list."""
-    async with make() as engine:
-        async with engine.generate(PROMPT, SamplingParams(temperature=0, max_tokens=600, ignore_eos=True)) as stream:
-            counts: list[int] = []
-            async for output in stream:
-                if output.usage.completion_tokens % 250 == 0:
-                    gc.collect()
-                    counts.append(len(gc.get_objects()))
+    params, counts = SamplingParams(temperature=0, max_tokens=600, ignore_eos=True), list[int]()
+    async with make() as engine, engine.generate(PROMPT, params) as stream:
+        async for output in stream:
+            if output.usage.completion_tokens % 250 == 0:
+                gc.collect()
+                counts.append(len(gc.get_objects()))
     early, late = counts
     assert late - early < 50
 
