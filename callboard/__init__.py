@@ -30,6 +30,7 @@ from callboard.scheduler.messages import EngineCoreEvent as EngineCoreEvent
 from callboard.scheduler.params import RepetitionDetection as RepetitionDetection
 from callboard.scheduler.params import SamplingParams as SamplingParams
 from callboard.scheduler.params import StructuredOutput as StructuredOutput
+from callboard.scheduler.statistics import KVGroupStatistics as KVGroupStatistics
 from callboard.scheduler.statistics import PrefillStats as PrefillStats
 
 __version__ = "0.1.0"

@@ -250,6 +250,7 @@ class Engine:
             loop_lag_median=lateness.median,
             loop_lag_p99=lateness.p99,
             loop_lag_max=lateness.longest,
+            kv_groups=kv.groups,
         )
 
     def events(self) -> EventStream:

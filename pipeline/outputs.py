@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..scheduler.statistics import PrefillStats
+from ..scheduler.statistics import KVGroupStatistics, PrefillStats
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -121,9 +121,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_prompt_tokens: int  # of requests submitted
     num_generated_tokens: int  # outputs
     num_finished: int  # requests ended, whatever the reason
-    loop_lag_median: float = 0.0  # seconds that a ready task of the host waits, in about the last minute of work
-    loop_lag_p99: float = 0.0  # what 99 of 100 of these waits stay at or below
-    loop_lag_max: float = 0.0  # the longest of all
+    kv_groups: tuple[KVGroupStatistics, ...]  # blocks used by each group of layers
+    loop_lag_median: float  # seconds that a ready task of the host waits, in about the last minute of work
+    loop_lag_p99: float  # what 99 of 100 of these waits stay at or below
+    loop_lag_max: float  # the longest of all
 
     @property
     def kv_usage(self) -> float:

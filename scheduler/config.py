@@ -6,6 +6,7 @@ import msgspec
 
 from .errors import ConfigError
 from .hashing import digest_of
+from .kv_groups import ONE_GROUP, GroupSizes, KVGroup
 from .policy import Policy
 
 
@@ -24,10 +25,15 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         long_prefill_token_threshold: most tokens of one request in a step that has
             others to serve; 0 is no cap.
         prefill_schedule_interval: while somebody decodes, prompts are computed in every such step only; 1: in each.
+        priority_preemption: under the priority policy, whether a more urgent request takes blocks and
+            slot of a running one, and the budget goes by priority; otherwise it waits for them.
+        max_backfill: requests that may run out of their turn while the head of the queue finds no
+            room. They give way to it, and take no token from it.
         watermark: share of the pool kept free when a request is admitted beside others.
         steps_in_flight: plans that may be under way at once; the channel's capacity.
         eos_token_ids: tokens that end a text.
         weights_id: identity of the weights, part of every prefix-cache key.
+        kv_groups: groups of layers with block tables of their own, as the KV cache has them.
         prefix_hash: digest that makes these keys: "sha256", "blake2b", or cut, as in "sha256-128".
     """
 
@@ -41,10 +47,13 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     prefill_schedule_interval: int = 1
+    priority_preemption: bool = False
+    max_backfill: int = 0
     watermark: float = 0.0
     steps_in_flight: int = 1
     eos_token_ids: tuple[int, ...] = ()
     weights_id: str = ""
+    kv_groups: tuple[KVGroup, ...] = ONE_GROUP
     prefix_hash: str = "sha256"
 
     def __post_init__(self) -> None:
@@ -59,6 +68,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             at_least(name, getattr(self, name), 1)
         if self.num_kv_blocks is not None:
             at_least("num_kv_blocks", self.num_kv_blocks, 1)
+        at_least("max_backfill", self.max_backfill, 0)
         at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         if not self.enable_chunked_prefill and self.long_prefill_token_threshold:
             raise ConfigError(
@@ -74,6 +84,15 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"without chunked prefill max_num_scheduled_tokens ({self.max_num_scheduled_tokens}) "
                 f"must be at least max_model_len ({self.max_model_len})"
             )
+
+    @property
+    def max_in_flight_tokens(self) -> int:
+        """Most tokens of one request that steps under way may hold."""
+        return self.steps_in_flight * self.max_num_scheduled_tokens
+
+    def group_sizes(self) -> GroupSizes:
+        """How many blocks requests need in each group of layers."""
+        return GroupSizes(self.kv_groups, self.block_size, self.max_in_flight_tokens)
 
 
 def check_policy(policy: object) -> None:

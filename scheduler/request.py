@@ -83,6 +83,7 @@ class RequestState:
 
     __slots__ = (
         "digests",
+        "num_held",
         "num_preemptions",
         "output_token_ids",
         "prefill",
@@ -100,6 +101,7 @@ class RequestState:
         self.digests: list[bytes] = []
         self.prefill: PrefillStats | None = None  # from the first admission on
         self.num_preemptions = 0
+        self.num_held = 0  # tokens computed into blocks that the KV cache may keep for it while it waits
         self.repetition: RepetitionWatch | None = None  # for a request that asks for it
 
     @property

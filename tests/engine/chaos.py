@@ -13,10 +13,12 @@ import random
 import anyio
 import sniffio
 from anyio.lowlevel import checkpoint
+from histories import some_groups
 
 from callboard import Engine, EngineConfig, InvalidRequestError, RequestStream, SamplingParams
 from callboard.runner import SimulatedRunner
 from callboard.runner.toy_model import toy_tokens
+from callboard.scheduler.kv_groups import ONE_GROUP, GroupSizes
 
 TURNS = 20_000  # of the loop, in which a history must end
 SETTLING = 100  # turns in which an idle engine must have given everything back
@@ -30,7 +32,8 @@ class Life:
         self.random = r = random.Random(seed)
         self.vocab = r.choice([7, 50])
         self.eos = (3,) if r.random() < 0.5 else ()
-        self.blocks, self.block_size = r.randint(6, 30), r.randint(1, 4)
+        self.groups = some_groups(seed) if seed % 3 == 0 else ONE_GROUP
+        self.blocks, self.block_size = r.randint(6, 30) * len(self.groups), r.randint(1, 4)
         self.max_len = r.choice([12, 30, 60])
         slots = r.randint(1, 5)
         self.runner = SimulatedRunner(
@@ -40,6 +43,7 @@ class Life:
             max_num_running_reqs=slots,
             max_model_len=self.max_len,
             eos_token_ids=self.eos,
+            kv_groups=self.groups,
         )
         config = EngineConfig(
             block_size=self.block_size,
@@ -49,7 +53,13 @@ class Life:
             enable_prefix_caching=r.random() < 0.7,
             long_prefill_token_threshold=r.choice([0, 0, 3]),
             steps_in_flight=r.randint(1, 3),
+            priority_preemption=r.random() < 0.3,
+            max_backfill=r.choice([0, 0, 1, 3]),
+            prefill_schedule_interval=r.choice([1, 1, 1, 3]),
         )
+        self.is_disturbed = r.random() < 0.4
+        in_flight = config.steps_in_flight * config.max_num_scheduled_tokens
+        self.sizes = GroupSizes(self.groups, self.block_size, in_flight)
         self.engine = Engine(config, runner=self.runner)
         self.shared = [r.randrange(self.vocab) for _ in range(20)]
         self.num_clients = r.randint(1, 10)
@@ -63,12 +73,31 @@ class Life:
         async with self.engine, anyio.create_task_group() as clients:
             for number in range(self.num_clients):
                 clients.start_soon(self._client, number)
+            if self.is_disturbed:
+                clients.start_soon(self._disturb)
             await self._until(lambda: self.num_done == self.num_clients, TURNS)
             self.runner.gate.open()
             await self._until(self._nothing_is_held, SETTLING)
             self.engine.check()
             stats = self.engine.stats()
             self.preemptions, self.hits = stats.num_preemptions, stats.prefix_hits
+
+    async def _disturb(self) -> None:
+        """An operator who pauses, empties the cache and changes the policy while requests run."""
+        r = self.random
+        while self.num_done < self.num_clients:
+            for _ in range(r.randint(1, 60)):
+                await checkpoint()
+            match r.randrange(3):
+                case 0:
+                    await self.engine.pause("keep")
+                    for _ in range(r.randint(0, 20)):
+                        await checkpoint()
+                    await self.engine.resume()
+                case 1:
+                    await self.engine.reset_prefix_cache(force=True)
+                case _:
+                    await self.engine.swap_policy(r.choice(["fcfs", "priority"]))
 
     async def _until(self, condition, turns: int) -> None:
         for turn in range(turns):
@@ -152,6 +181,6 @@ class Life:
             pass
 
     def _alone(self, prompt: list[int], params: SamplingParams) -> list[int]:
-        room = min(self.max_len, self.blocks * self.block_size + 1) - len(prompt)
+        room = min(self.max_len, self.sizes.longest_text(self.blocks, self.max_len) + 1) - len(prompt)
         eos = () if params.ignore_eos else self.eos
-        return toy_tokens(prompt, min(params.max_tokens or room, room), self.vocab, eos=eos)
+        return toy_tokens(prompt, min(params.max_tokens or room, room), self.vocab, eos=eos, groups=self.groups)
