@@ -51,7 +51,7 @@ def panel(depth: int, slices: list[dict]) -> tuple[str, float]:
         y = 30 + place * ROW
         parts.append(f'<text y="{y + 15}">{track}</text>')
         for one in slices:
-            if one["track"] == track and begin <= one["ts"] <= end:
+            if one["track"] == track and begin <= one["ts"] < end:
                 x, width = LEFT + (one["ts"] - begin) / 1000 * PIXELS_PER_MS, one["dur"] / 1000 * PIXELS_PER_MS
                 parts.append(
                     f'<rect x="{x:.2f}" y="{y}" width="{max(width - 0.5, 0.5):.2f}" height="20" fill="{color}"/>'

@@ -10,7 +10,9 @@ import trio.testing
 from anyio.lowlevel import checkpoint
 
 from callboard import ConfigError, Engine, EngineConfig, SamplingParams
+from callboard.pipeline.stream import StreamState
 from callboard.runner import Latency, SimulatedRunner
+from callboard.scheduler import Finished, FinishReason
 
 PROMPT = [1, 2, 3, 4, 5]
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -95,6 +97,18 @@ async def test_a_token_leaves_nothing_behind_for_the_collector():
                 counts.append(len(gc.get_objects()))
     early, late = counts
     assert late - early < 50
+
+
+@pytest.mark.parametrize(("kind", "woken"), [("delta", True), ("cumulative", True), ("final", False)])
+def test_a_reader_of_the_whole_is_woken_at_the_end_alone(kind: str, woken: bool):
+    state = StreamState("a", SamplingParams(output_kind=kind), None, 0.0)
+    state.push(7, 1.0)
+    assert state.news.is_set is woken
+    state.finish(Finished(reason=FinishReason.LENGTH), 2.0)
+    assert state.news.is_set
+    output = state.take()
+    assert output is not None
+    assert (output.finished, output.outputs[0].token_ids, output.usage.completion_tokens) == (True, [7], 1)
 
 
 def test_the_option_is_true_or_false():

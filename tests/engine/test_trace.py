@@ -1,9 +1,12 @@
 """A trace shows every actor's turns, how full lanes are, and the runner's steps."""
 
 import itertools
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import anyio
 import msgspec
@@ -139,3 +142,14 @@ def test_entries_beyond_the_limit_are_counted_and_not_kept():
     kept = [event["name"] for event in log.events() if event["ph"] == "X"]
     assert kept == ["step 0", "step 1", "step 2"]
     assert msgspec.json.decode(log.encode())["otherData"] == {"dropped_entries": 2}
+
+
+def test_the_example_draws_both_depths_side_by_side(tmp_path: Path):
+    example = Path(__file__).parents[2] / "examples" / "timeline.py"
+    picture = tmp_path / "timeline.svg"
+    run = subprocess.run([sys.executable, example, picture, "4"], capture_output=True, text=True, check=True)
+    assert [line.partition(":")[0] for line in run.stdout.splitlines()] == ["depth 1", "depth 2", f"drawn in {picture}"]
+    drawn = ElementTree.fromstring(picture.read_text())
+    panels = [group for group in drawn if group.tag.endswith("}g")]
+    assert len(panels) == 2
+    assert all(len([box for box in panel if box.get("fill") == "#26a"]) == 20 for panel in panels)
