@@ -1,8 +1,9 @@
 """The whole pipeline around a device that takes no time: from submission to the reader of each stream.
 
-python tests/bench/bench_pipeline.py [--streams 1 64 256 1024] [--rounds 3] [--uvloop]
+python tests/bench/bench_pipeline.py [--streams 1 64 256 1024] [--rounds 3] [--uvloop] [--text] [--stop]
 
-Every stream has a task of its own that reads it; nothing is left out but the model. Prints the
+With --text each token becomes text, with SmolLM2's tokenizer; with --stop stop strings are looked
+for in it besides. Every stream has a task of its own that reads it; nothing is left out but the model. Prints the
 median of the rounds and the best one: steps a second, and microseconds of the process's CPU time for
 each token. The device's own share (the toy model's arithmetic) is measured apart and is part of the
 figure. On asyncio 2 us of a token are the loop's own: a set future that wakes a task.
@@ -13,11 +14,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from functools import partial
 from typing import NamedTuple
 
 import anyio
 
 from callboard import Engine, EngineConfig, SamplingParams
+from callboard.pipeline.loading import load
+from callboard.pipeline.tokenizer import Tokenizer
 from callboard.runner import SimulatedRunner
 from callboard.scheduler import SchedulerOutput
 from callboard.scheduler.plan import IntArray
@@ -44,15 +48,16 @@ class Round(NamedTuple):
     model_per_token: float  # of these, the toy model's
 
 
-async def one_round(streams: int, tokens: int) -> Round:
+async def one_round(streams: int, tokens: int, tokenizer: Tokenizer | None = None, *, stop: bool = False) -> Round:
     runner = TimedRunner(
-        vocab_size=32_000,
+        vocab_size=49_152 if tokenizer else 32_000,
         num_kv_blocks=streams * (-(-(PROMPT + tokens) // 16) + 2),
         max_num_running_reqs=streams,
         max_model_len=PROMPT + tokens + 16,
     )
-    params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
-    async with Engine(EngineConfig(max_num_scheduled_tokens=8192), runner=runner) as engine:
+    stops = ["no text of the toy model", "\n\n###"] if stop else None
+    params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, stop=stops)
+    async with Engine(EngineConfig(max_num_scheduled_tokens=8192), runner=runner, tokenizer=tokenizer) as engine:
 
         async def read(number: int) -> None:
             async for _ in engine.generate([number % 31_000] * PROMPT, params):
@@ -72,11 +77,20 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 64, 256, 1024])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--uvloop", action="store_true")
+    parser.add_argument("--text", action="store_true")
+    parser.add_argument("--stop", action="store_true")
     args = parser.parse_args()
+    tokenizer = load(EngineConfig(model="smollm2"))[1] if args.text or args.stop else None
     for streams in args.streams:
         tokens = TOKENS.get(streams, max(50, 60_000 // streams))
         rounds = [
-            anyio.run(one_round, streams, tokens, backend_options={"use_uvloop": args.uvloop})
+            anyio.run(
+                partial(one_round, stop=args.stop),
+                streams,
+                tokens,
+                tokenizer,
+                backend_options={"use_uvloop": args.uvloop},
+            )
             for _ in range(args.rounds)
         ]
         steps, cpu, model = (statistics.median(values) for values in zip(*rounds, strict=True))
