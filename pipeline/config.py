@@ -39,7 +39,7 @@ _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("model",), lambda value: isinstance(value, str | None), "text or None"),
     (("dtype", "device", "prefix_hash"), lambda value: isinstance(value, str), "text"),
     (
-        ("enable_chunked_prefill", "enable_prefix_caching", "priority_preemption"),
+        ("enable_chunked_prefill", "enable_prefix_caching", "priority_preemption", "freeze_gc"),
         lambda value: isinstance(value, bool),
         "True or False",
     ),
@@ -90,6 +90,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
             further requests are refused. 0 refuses all, None none.
         num_threads: the runner's threads.
         stop_timeout: seconds that stopping gives the actors.
+        freeze_gc: whether the garbage collector passes over what was there when the engine started,
+            until it stops; it is the whole process's collector, so the default leaves it alone.
     """
 
     model: str | None = None
@@ -115,6 +117,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     max_waiting_tokens: int | None = None
     num_threads: int | None = None
     stop_timeout: float = 5.0
+    freeze_gc: bool = False
     speculative: SpeculativeConfig | None = None
     encoder_cache_tokens: int | None = None
     max_num_encoder_tokens: int | None = None

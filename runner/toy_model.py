@@ -152,8 +152,11 @@ class ToyModel:
         self.vocab_size, self.block_size = vocab_size, block_size
         slots = (num_kv_blocks + 1) * block_size
         self._slots: Words = np.zeros(slots, np.uint64)
+        self._plain: Words = np.zeros(num_kv_blocks + 1, np.uint64)  # of each block: the sum of its slots
+        self._weighted: Words = np.zeros(num_kv_blocks + 1, np.uint64)  # with their factors in the first block
         # What slots of groups with a window hold besides: the words of their tokens alone.
         self._own: Words = np.zeros(slots if any(group.window for group in groups) else 0, np.uint64)
+        self._offsets = np.arange(block_size)
         self._tokens = np.zeros((rows, max_model_len + 1), np.int64)
         self._groups = [
             _Group(i, group.window, np.zeros((rows, blocks), np.int64), np.zeros(rows, np.int64))
@@ -218,15 +221,38 @@ class ToyModel:
             farthest = _first_in_sight(positions, group.window)
             values = _with_sight(values, self._own[self._slot(group, rows, farthest)])
         self._slots[slots] = values
+        blocks = slots // self.block_size
+        self._sum_up(blocks[np.diff(blocks, prepend=-1) != 0])  # neighbours in a prompt share a block
 
     def _sums(self, rows: IntArray, ends: IntArray, group: _Group) -> Words:
         if not len(rows):
             return np.zeros(0, np.uint64)
         firsts = _first_in_sight(ends - 1, group.window)
-        lengths = ends - firsts
-        flat_rows, indexes = _flat(rows, firsts, lengths)
-        values = self._slots[self._slot(group, flat_rows, indexes)] * _weights(indexes)
-        return np.add.reduceat(values, np.cumsum(lengths) - lengths)
+        first_blocks, last_blocks = firsts // self.block_size, (ends - 1) // self.block_size
+        counts = last_blocks - first_blocks + 1
+        flat_rows, numbers = _flat(rows, first_blocks, counts)
+        blocks = group.tables[flat_rows, numbers]
+        terms = self._plain[blocks] * (2 * self.block_size * numbers).astype(np.uint64) + self._weighted[blocks]
+        sums = np.add.reduceat(terms, np.cumsum(counts) - counts)
+        # Whole blocks were summed; what their ends hold that is out of sight is taken off again.
+        behind = self._terms(group, rows, last_blocks)
+        sums -= (behind * (self._offsets >= (ends - last_blocks * self.block_size)[:, None])).sum(axis=1)
+        if group.window is not None:
+            before = self._terms(group, rows, first_blocks)
+            sums -= (before * (self._offsets < (firsts - first_blocks * self.block_size)[:, None])).sum(axis=1)
+        return sums
+
+    def _sum_up(self, blocks: IntArray) -> None:
+        """Keep the sums of blocks in step with their slots: a long text is read a block at a time."""
+        values = self._slots.reshape(-1, self.block_size)[blocks]
+        self._plain[blocks] = values.sum(axis=1)
+        self._weighted[blocks] = (values * _weights(self._offsets)).sum(axis=1)
+
+    def _terms(self, group: _Group, rows: IntArray, numbers: IntArray) -> Words:
+        """All slots of the ``numbers[i]``-th block of row i's table, each with its factor: [n, block size]."""
+        terms = self._slots.reshape(-1, self.block_size)[group.tables[rows, numbers]]
+        terms *= _weights(numbers[:, None] * self.block_size + self._offsets)
+        return terms
 
     def _slot(self, group: _Group, rows: IntArray, positions: IntArray) -> IntArray:
         return group.tables[rows, positions // self.block_size] * self.block_size + positions % self.block_size
