@@ -80,24 +80,29 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Release(msgspec.Struct, frozen=True, kw_only=True):
     """A request's blocks are given up; ``fence`` is the last step that may touch them.
 
-    ``digests`` are keys of its last full blocks which the cache has not been told yet.
+    ``digests`` are keys of its last full blocks which the cache has not been told yet. With
+    ``lacks_last_token`` the last of them is that of a block behind the full ones, of which all
+    tokens but the last were computed.
     """
 
     req_id: str
     fence: int
     digests: list[bytes] = []
     num_full_blocks: int = 0
+    lacks_last_token: bool = False
 
 
 class Publish(msgspec.Struct, frozen=True, kw_only=True):
     """The first ``num_full_blocks`` of a request's table are computed by planned steps.
 
-    ``digests`` continue the keys that the cache has for the request.
+    ``digests`` continue the keys that the cache has for the request. ``merges``: it has a token in
+    the planned step, by which the runner can be told of equal blocks that take their place.
     """
 
     req_id: str
     num_full_blocks: int
     digests: list[bytes] = []
+    merges: bool = False
 
 
 class Grow(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +142,8 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True):
 class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """All that one step wants of the KV cache, in the order in which it is to be granted.
 
-    ``completed`` is the last step whose result was applied: fences up to it are open.
+    ``step`` is the one that is planned. ``completed`` is the last whose result was applied:
+    fences up to it are open.
     ``settled`` names requests whose windows have passed blocks, with their tokens computed by
     applied steps; ``soon_passed`` counts the blocks that windows pass when steps under way end.
     ``victims`` give way to those who grow, first to last; ``holders`` have no row and give their
@@ -150,6 +156,7 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """
 
     completed: int
+    step: int = 0
     release: list[Release] = []
     settled: dict[str, int] = {}
     soon_passed: int = 0
@@ -189,6 +196,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
 class Granted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the KV cache gave; ``grown`` in the first group of layers, ``grown_more`` in each further one.
 
+    In the tables of ``replaced`` requests equal blocks take the place of their own: (group, place, block).
     ``stalled`` requests get nothing in this step: enough blocks are on their way to free.
     ``refused`` says that the first candidate left over found no room. ``changes`` are those of
     the prefix cache, if a report was wanted.
@@ -196,6 +204,7 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     grown: dict[str, BlockIds] = {}
     grown_more: dict[str, list[BlockIds]] = {}
+    replaced: dict[str, list[tuple[int, int, int]]] = {}
     stalled: set[str] = set()
     preempted: list[str] = []
     admitted: list[Admitted] = []

@@ -112,7 +112,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """Whether the plan computes nothing and says nothing."""
-        return not (self.req_ids or self.finished_req_ids or self.preempted_req_ids or self.replaced)
+        return not (self.req_ids or self.finished_req_ids or self.preempted_req_ids)
 
     @property
     def num_scheduled_tokens(self) -> dict[str, int]:

@@ -52,6 +52,7 @@ from .waiting import WaitingRoom
 NOTHING_GRANTED = Granted()
 
 Growth = tuple[dict[int, BlockIds], dict[int, list[BlockIds]]]  # by row: the first group's blocks, further groups'
+Replaced = dict[str, list[tuple[int, int, int]]]  # by request: group, place in its table, block
 
 
 class Scheduler:
@@ -171,6 +172,7 @@ class Scheduler:
             return None
         return Reserve(
             completed=self._tell(),
+            step=self._step + 1,
             release=self._take_releases(),
             settled=settled,
             soon_passed=soon_passed(self._table, self._sizes) if grow else 0,
@@ -203,7 +205,9 @@ class Scheduler:
             rows = np.append(rows, [new.row for new in fresh])
             num_tokens = np.append(num_tokens, [a.num_scheduled_tokens for a in granted.admitted])
         self._cadence.planned(num_tokens, left_over=self._may_admit_more)
-        return self._make_plan(rows, num_tokens, grown, fresh)
+        if granted.replaced:
+            self._fence = self._step  # this step still touches the blocks that were replaced
+        return self._make_plan(rows, num_tokens, grown, fresh, granted.replaced)
 
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
         """Apply a step's result; what it says of requests that are gone is dropped."""
@@ -300,15 +304,16 @@ class Scheduler:
     def _newly_full(self, draft: Draft) -> list[Publish]:
         if not self.config.enable_prefix_caching:
             return []
-        return [self._publish(row, full) for row, full in newly_full(self._table, draft, self.config.block_size)]
+        return [self._publish(*found) for found in newly_full(self._table, draft, self.config.block_size)]
 
-    def _publish(self, row: int, full: int) -> Publish:
+    def _publish(self, row: int, full: int, in_step: bool) -> Publish:
         self._table.published[row] = full
         state = self._requests[self._table.ids[row]]
         return Publish(
             req_id=state.request_id,
             num_full_blocks=full,
             digests=self._keys.extend(state, self._table.tokens[state.row], full),
+            merges=in_step,
         )
 
     def _tell(self) -> int:
@@ -450,7 +455,7 @@ class Scheduler:
         return bisect_right(priorities, state.request.priority)
 
     def _make_plan(
-        self, rows: IntArray, num_tokens: IntArray, grown: Growth, fresh: list[NewRequestData]
+        self, rows: IntArray, num_tokens: IntArray, grown: Growth, fresh: list[NewRequestData], replaced: Replaced
     ) -> SchedulerOutput:
         table = self._table
         computed, target = table.computed[rows], table.known[rows] + table.promised[rows]
@@ -466,6 +471,7 @@ class Scheduler:
             samples=samples,
             grown=grown[0],
             grown_more=grown[1],
+            replaced={self._requests[req_id].row: changes for req_id, changes in replaced.items()},
             scheduled_new_reqs=fresh,
             finished_req_ids=self._finished_ids,
             preempted_req_ids=self._preempted_ids,
@@ -537,12 +543,17 @@ class Scheduler:
                 self._releases.append(Release(req_id=state.request_id, fence=self._fence))
             return
         row, table = state.row, self._table
-        full = int(min(table.computed[row], table.known[row])) // self.config.block_size
+        size, computed, known = self.config.block_size, int(table.computed[row]), int(table.known[row])
         fence = int(table.last_step[row])
-        digests = self._keys.extend(state, self._table.tokens[state.row], full)
         self._releases.append(
-            Release(req_id=state.request_id, fence=fence, digests=digests, num_full_blocks=full)
-        )  # fmt: skip
+            Release(
+                req_id=state.request_id,
+                fence=fence,
+                digests=self._keys.extend(state, table.tokens[row], known // size),
+                num_full_blocks=min(computed, known) // size,
+                lacks_last_token=size > 1 and computed == known - 1 and known % size == 0,
+            )
+        )
         self._fence = max(self._fence, fence)
         state.output_token_ids = table.outputs(row)
         state.row = -1
