@@ -9,7 +9,7 @@ before is known, and nothing here asks how many steps are under way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from .block_keys import BlockKeys
 from .config import SchedulerConfig
 from .draft import Draft, blocks_wanted, newly_full, want_running
 from .errors import BooksError, ConfigError, InvalidRequestError
+from .grammar_room import GrammarRoom
 from .kv_cache_manager import KVCacheManager
 from .kv_events import Described
 from .limits import pool_error, refuse_invalid, token_limit
@@ -57,6 +58,7 @@ class Scheduler:
         self._rules = stops.checked_rules(stop_rules)
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
         self._keys = BlockKeys(config)
+        self.grammars = GrammarRoom()
         self._requests: dict[str, RequestState] = {}
         self.reports = Reports(config.block_size, config.enable_prefix_caching)
         self._pool_blocks = config.num_kv_blocks
@@ -72,7 +74,7 @@ class Scheduler:
         self._preempted_ids: set[str] = set()
         self._ended: dict[str, Finished] = {}
         self._events: list[EngineCoreEvent] = []
-        self._num_steps = self._num_preemptions = self._num_prompt_tokens = self._num_tokens = self._num_finished = 0
+        self._num_requests = self._num_steps = self._num_preemptions = self._num_prompt_tokens = self._num_tokens = self._num_finished = 0
 
     # --- requests come and go
 
@@ -85,7 +87,9 @@ class Scheduler:
         state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
         state.digests = list(request.block_digests or ())
         self._keys.hash_known(state)
-        self.policy.add(state)  # first: a policy that raises has taken nothing in
+        state.number = self._num_requests = self._num_requests + 1
+        if not self.grammars.park(state):
+            self.policy.add(state)  # first: a policy that raises has taken nothing in
         self._requests[request.request_id] = state
         self._num_prompt_tokens += len(request.prompt_token_ids)
         self._note("QUEUED", request.request_id, now)
@@ -98,6 +102,14 @@ class Scheduler:
         states = [state for req_id in dict.fromkeys(wanted) if (state := self._requests.get(req_id))]
         self._finish([(state, Finished(reason=FinishReason.ABORT)) for state in states], now)
         return [state.request_id for state in states]
+
+    def grammar_news(self, ready: Iterable[str], failed: Mapping[str, str], now: float = 0.0) -> None:
+        """Requests whose grammars are ready join the queue; failed ones end. Not between ``propose`` and ``commit``."""
+        for state in filter(None, map(self.grammars.release, ready)):
+            self.policy.add(state)
+            self._refused = False  # it may come before the one that found no room
+        ends = {req_id: Finished(reason=FinishReason.ERROR, error=text) for req_id, text in failed.items()}
+        self._finish([(self._requests[req_id], end) for req_id, end in ends.items() if req_id in self._requests], now)
 
     def reject(self, request_id: str, error: str) -> None:
         """Answer a request that could not be queued."""
@@ -409,6 +421,8 @@ class Scheduler:
 
     def _give_up(self, state: RequestState) -> None:
         """Take an ending request out of the queue, or give back what it holds as it runs."""
+        if self.grammars.end(state):
+            return
         if state.row < 0:
             self.policy.remove(state)
             self._refused = False
@@ -483,13 +497,15 @@ class Scheduler:
             num_generated_tokens=self._num_tokens,
             num_finished=self._num_finished,
             prefix_hit_rate=self.reports.hit_rate.rate,
+            num_deferred=len(self.grammars),
         )
 
     def check(self) -> None:
         """Raise BooksError unless queue, table and requests agree."""
         self._table.check()
-        if self.num_running + self.num_waiting != len(self._requests):
-            raise BooksError(f"{self.num_running} run, {self.num_waiting} wait, {len(self._requests)} are known")
+        waiting = self.num_waiting + len(self.grammars)
+        if self.num_running + waiting != len(self._requests):
+            raise BooksError(f"{self.num_running} run, {waiting} wait, {len(self._requests)} are known")
         for row in self._table.order.tolist():
             state = self._requests.get(self._table.ids[row])
             if state is None or state.row != row:

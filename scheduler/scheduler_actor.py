@@ -9,11 +9,11 @@ import anyio
 
 from ..actors import Actor, Ask, Channel
 from .errors import InvalidRequestError
-from .messages import Abort, EngineCoreOutputs, Follow, ResetPrefixCache, StepDone, Submit
+from .messages import Abort, EngineCoreOutputs, Follow, GrammarNews, PrepareGrammars, ResetPrefixCache, StepDone, Submit
 from .plan import SchedulerOutput
 from .scheduler import NOTHING_GRANTED, Scheduler
 
-SchedulerControl = Abort | StepDone | Follow | Ask[ResetPrefixCache, bool]
+SchedulerControl = Abort | StepDone | Follow | GrammarNews | Ask[ResetPrefixCache, bool]
 
 
 class SchedulerActor(Actor):
@@ -27,6 +27,7 @@ class SchedulerActor(Actor):
         plans: lane of the runner.
         outputs: lane of the delivery; has places for all steps in flight.
         max_waiting: places for requests on their way in.
+        grammars: lane of the grammars; None: constrained requests are refused at the door.
     """
 
     def __init__(
@@ -37,8 +38,9 @@ class SchedulerActor(Actor):
         plans: Channel[SchedulerOutput],
         outputs: Channel[EngineCoreOutputs],
         max_waiting: int,
+        grammars: Channel[PrepareGrammars] | None = None,
     ) -> None:
-        super().__init__("scheduler", sends_to=[reserve, plans, outputs])
+        super().__init__("scheduler", sends_to=[reserve, plans, outputs, *([grammars] if grammars else [])])
         self.core = core
         self.submits: Channel[Submit] = self.mailbox.lane("submit", max_waiting)
         self._reserve, self._plans, self._outputs = reserve, plans, outputs
@@ -46,6 +48,9 @@ class SchedulerActor(Actor):
         self._resets: list[Ask[ResetPrefixCache, bool]] = []
         self.mailbox.watch_room(plans)
         self.mailbox.watch_room(outputs)
+        self._grammars = grammars
+        if grammars:
+            self.mailbox.watch_room(grammars)
 
     async def run(self) -> None:
         while True:
@@ -68,6 +73,8 @@ class SchedulerActor(Actor):
     def _send_notices(self) -> None:
         if self._outputs_have_room() and (notices := self.core.take_outputs()):
             self._outputs.send_nowait(notices)
+        if self.core.grammars.has_news and self._grammars and self._grammars.has_room:
+            self._grammars.send_nowait(self.core.grammars.take_news())
 
     def _add(self, submit: Submit, now: float) -> None:
         try:
@@ -82,6 +89,8 @@ class SchedulerActor(Actor):
             case StepDone(output=output):
                 outputs = self.core.update_from_output(self._in_flight.popleft(), output, now)
                 self._outputs.send_nowait(outputs)
+            case GrammarNews(ready=ready, failed=failed):
+                self.core.grammar_news(ready, failed, now)
             case Follow():
                 self.core.follow(message)
             case Ask() as reset:
