@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
+from ..runner.grammar_spec import GrammarConfig
 from ..scheduler.config import SchedulerConfig, at_least
 from ..scheduler.errors import ConfigError, NotBuiltError
 from ..scheduler.policy import Policy
@@ -42,6 +43,7 @@ _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("watermark",), _is_number, "a number"),
     (("stop_timeout",), _is_duration, "a number of seconds above 0"),
     (("speculative",), lambda value: isinstance(value, SpeculativeConfig | None), "a SpeculativeConfig or None"),
+    (("grammars",), lambda value: isinstance(value, GrammarConfig), "a GrammarConfig"),
     (("kv_load_failure",), lambda value: value in ("recompute", "fail"), "'recompute' or 'fail'"),
     (("isolation",), lambda value: value in ("thread", "process"), "'thread' or 'process'"),
 )
@@ -80,6 +82,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
             further requests are refused. 0 refuses all, None none.
         num_threads: the runner's threads.
         stop_timeout: seconds that stopping gives the actors.
+        grammars: limits of structured output: time and memory to compile a grammar, size of the cache.
     """
 
     model: str | None = None
@@ -102,6 +105,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     max_waiting_tokens: int | None = None
     num_threads: int | None = None
     stop_timeout: float = 5.0
+    grammars: GrammarConfig = GrammarConfig()
     speculative: SpeculativeConfig | None = None
     encoder_cache_tokens: int | None = None
     max_num_encoder_tokens: int | None = None

@@ -229,7 +229,7 @@ class Engine:
     def check(self) -> None:
         """Audit every core; raises BooksError, with the numbers, if any count does not agree."""
         parts = self._running(dead_too=True)
-        for core in (parts.scheduler.core, parts.kv.core, parts.board):
+        for core in (parts.scheduler.core, parts.kv.core, parts.board, *([parts.grammars] if parts.grammars else [])):
             core.check()
 
     def diagnose(self) -> str:

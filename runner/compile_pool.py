@@ -47,19 +47,19 @@ class CompilePool:
         for _ in range(2):  # a process that has ended is started anew, once
             if error := self._start():
                 return Compiled(error=error)
-            lane = self._free.get()
+            process, lane = self._process, self._free.get()
             with suppress(OSError):
                 send_frame(lane, spec)
                 if (data := read_frame(lane)) is not None:
                     self._free.put(lane)
                     return msgspec.msgpack.decode(data, type=Compiled)
-            self._stop()
+            self._stop(process)
         return Compiled(error="the process that compiles grammars has ended twice")
 
     def close(self) -> None:
         """End the process and all that it is at; calls under way return an error."""
         self._closed = True
-        self._stop()
+        self._stop(self._process)
 
     def _start(self) -> str | None:
         """Start the process unless it runs; what stands in its way."""
@@ -83,7 +83,7 @@ class CompilePool:
                 for lane in self._lanes:
                     self._free.put(lane)
         if error:
-            self._stop()
+            self._stop(self._process)
         return error
 
     def _greet(self, lane: socket.socket) -> str | None:
@@ -93,10 +93,11 @@ class CompilePool:
                 return msgspec.msgpack.decode(data, type=Compiled).error
         return "the process that compiles grammars does not start"
 
-    def _stop(self) -> None:
+    def _stop(self, process: subprocess.Popen[bytes] | None) -> None:
+        """End this process, unless another was started in its place."""
         # Without the lock: it may be held by a start that waits for the process.
-        process, self._process = self._process, None
-        if process is not None:
+        if process is not None and self._process is process:
+            self._process = None
             for lane in self._lanes:
                 with suppress(OSError):
                     lane.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for an answer, and tells the process
