@@ -124,7 +124,9 @@ class GrammarActor(Actor):
         waiting = self._waiting.pop(spec)
         if isinstance(made, str):
             what = spec.kind
-            failed = {req_id: f"structured_output.{what} cannot be used: {made} (request {req_id})" for req_id in waiting}
+            failed = {
+                req_id: f"structured_output.{what} cannot be used: {made} (request {req_id})" for req_id in waiting
+            }
             self._tell(GrammarNews(failed=failed))
             return
         self.cache.put(spec, made.compiled, made.num_bytes)

@@ -120,7 +120,9 @@ class _Zygote:
                     return self._kill_all()
             for job in [job for job in self._jobs.values() if job.deadline <= monotonic()]:
                 os.kill(job.pid, signal.SIGKILL)
-                self._end(job, Compiled(error=f"it took more than {self._limits.compile_seconds} s, which is the limit"))
+                self._end(
+                    job, Compiled(error=f"it took more than {self._limits.compile_seconds} s, which is the limit")
+                )
 
     def _begin(self, lane: socket.socket) -> bool:
         data = read_frame(lane)

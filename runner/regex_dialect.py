@@ -42,5 +42,7 @@ def _escape(pattern: str, place: int, in_set: bool) -> str:
         return f"[^{_CLASSES[kind.lower()]}]"
     if not kind or (kind.isascii() and kind.isalnum() and kind not in _PLAIN):
         where = " inside a set" if in_set else ""
-        raise InvalidRequestError(f"the pattern has \\{kind}{where} at {place}, which is not supported: {pattern[:80]!r}")
+        raise InvalidRequestError(
+            f"the pattern has \\{kind}{where} at {place}, which is not supported: {pattern[:80]!r}"
+        )
     return "\\" + kind

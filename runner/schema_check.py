@@ -18,29 +18,78 @@ from .schema_overlap import may_overlap
 Schema = dict[str, Any]
 
 _ANNOTATIONS = frozenset(
-    "$schema $id $comment $defs definitions title description default examples deprecated readOnly writeOnly "
-    "contentMediaType contentEncoding".split()
+    [
+        "$schema",
+        "$id",
+        "$comment",
+        "$defs",
+        "definitions",
+        "title",
+        "description",
+        "default",
+        "examples",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "contentMediaType",
+        "contentEncoding",
+    ]
 )
 _HEADS = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")  # one of them says all that the compiler reads
 _FAMILIES: dict[str, frozenset[str]] = {
     "object": frozenset(
-        "properties required additionalProperties patternProperties propertyNames minProperties maxProperties "
-        "unevaluatedProperties".split()
+        [
+            "properties",
+            "required",
+            "additionalProperties",
+            "patternProperties",
+            "propertyNames",
+            "minProperties",
+            "maxProperties",
+            "unevaluatedProperties",
+        ]
     ),
-    "array": frozenset("items prefixItems minItems maxItems unevaluatedItems uniqueItems".split()),
-    "string": frozenset("minLength maxLength pattern format".split()),
-    "number": frozenset("minimum maximum exclusiveMinimum exclusiveMaximum multipleOf".split()),
-    "integer": frozenset("minimum maximum exclusiveMinimum exclusiveMaximum multipleOf".split()),
+    "array": frozenset(["items", "prefixItems", "minItems", "maxItems", "unevaluatedItems", "uniqueItems"]),
+    "string": frozenset(["minLength", "maxLength", "pattern", "format"]),
+    "number": frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
+    "integer": frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
     "boolean": frozenset(),
     "null": frozenset(),
 }
 _ASSERTIONS = frozenset().union(*_FAMILIES.values(), _HEADS, ["type"]) | frozenset(
-    "not if then else contains minContains maxContains dependentRequired dependentSchemas dependencies "
-    "additionalItems $dynamicRef $recursiveRef".split()
+    [
+        "not",
+        "if",
+        "then",
+        "else",
+        "contains",
+        "minContains",
+        "maxContains",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "additionalItems",
+        "$dynamicRef",
+        "$recursiveRef",
+    ]
 )
 FORMATS = frozenset(
-    "email date time date-time duration ipv4 ipv6 hostname uuid uri uri-reference uri-template json-pointer "
-    "relative-json-pointer".split()
+    [
+        "email",
+        "date",
+        "time",
+        "date-time",
+        "duration",
+        "ipv4",
+        "ipv6",
+        "hostname",
+        "uuid",
+        "uri",
+        "uri-reference",
+        "uri-template",
+        "json-pointer",
+        "relative-json-pointer",
+    ]
 )
 _PLAIN_CHARACTER = r'[^"\\\x00-\x1f]'  # needs no escape in a JSON string
 
@@ -112,7 +161,9 @@ class _Walk:
         for i, one in enumerate(whole):
             for j, other in enumerate(whole[:i]):
                 if may_overlap(one, other):
-                    _refuse(at, f"a value may fit number {j} and {i}: give both a type, or a required constant, that differ")
+                    _refuse(
+                        at, f"a value may fit number {j} and {i}: give both a type, or a required constant, that differ"
+                    )
 
     def resolve(self, schema: Any, at: str) -> Any:
         """Follow references to a schema that is none."""
@@ -243,7 +294,9 @@ def _types_meant(asserting: set[str], at: str) -> list[str]:
     meant = [one for one, names in _FAMILIES.items() if asserting <= names]
     if not meant:
         first = next((name for name in sorted(asserting) if not any(name in f for f in _FAMILIES.values())), None)
-        _refuse(f"{at}/{first}" if first else at, "is not supported" if first else "keywords of several types need a type")
+        _refuse(
+            f"{at}/{first}" if first else at, "is not supported" if first else "keywords of several types need a type"
+        )
     return meant[:1]
 
 

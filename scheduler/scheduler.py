@@ -74,7 +74,9 @@ class Scheduler:
         self._preempted_ids: set[str] = set()
         self._ended: dict[str, Finished] = {}
         self._events: list[EngineCoreEvent] = []
-        self._num_requests = self._num_steps = self._num_preemptions = self._num_prompt_tokens = self._num_tokens = self._num_finished = 0
+        self._num_requests = self._num_steps = self._num_preemptions = self._num_prompt_tokens = self._num_tokens = (
+            self._num_finished
+        ) = 0
 
     # --- requests come and go
 

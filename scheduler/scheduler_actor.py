@@ -40,7 +40,7 @@ class SchedulerActor(Actor):
         max_waiting: int,
         grammars: Channel[PrepareGrammars] | None = None,
     ) -> None:
-        super().__init__("scheduler", sends_to=[reserve, plans, outputs, *([grammars] if grammars else [])])
+        super().__init__("scheduler", sends_to=[reserve, plans, outputs, *([grammars] if grammars is not None else [])])
         self.core = core
         self.submits: Channel[Submit] = self.mailbox.lane("submit", max_waiting)
         self._reserve, self._plans, self._outputs = reserve, plans, outputs
@@ -49,7 +49,7 @@ class SchedulerActor(Actor):
         self.mailbox.watch_room(plans)
         self.mailbox.watch_room(outputs)
         self._grammars = grammars
-        if grammars:
+        if grammars is not None:
             self.mailbox.watch_room(grammars)
 
     async def run(self) -> None:
@@ -73,7 +73,7 @@ class SchedulerActor(Actor):
     def _send_notices(self) -> None:
         if self._outputs_have_room() and (notices := self.core.take_outputs()):
             self._outputs.send_nowait(notices)
-        if self.core.grammars.has_news and self._grammars and self._grammars.has_room:
+        if self.core.grammars.has_news and self._grammars is not None and self._grammars.has_room:
             self._grammars.send_nowait(self.core.grammars.take_news())
 
     def _add(self, submit: Submit, now: float) -> None:
