@@ -178,7 +178,8 @@ class GrammarManager:
             return False
         if matcher.num_accepted != entry.position:
             raise BooksError(
-                f"a mask is wanted for output {entry.position}, {matcher.num_accepted} were seen (request {entry.req_id})"
+                f"a mask is wanted for output {entry.position}, "
+                f"{matcher.num_accepted} were seen (request {entry.req_id})"
             )
         return True
 

@@ -11,7 +11,7 @@ _PLAIN = frozenset("nrtfvxu0")  # escapes that both read alike
 
 
 def to_ascii_classes(pattern: str) -> str:
-    """The same pattern with its classes written as sets. Raises InvalidRequestError for what would be read otherwise."""
+    """The pattern with its classes written as sets. Raises InvalidRequestError for what would be read otherwise."""
     parts: list[str] = []
     in_set, place = False, 0
     while place < len(pattern):

@@ -17,80 +17,29 @@ from .schema_overlap import may_overlap
 
 Schema = dict[str, Any]
 
-_ANNOTATIONS = frozenset(
-    [
-        "$schema",
-        "$id",
-        "$comment",
-        "$defs",
-        "definitions",
-        "title",
-        "description",
-        "default",
-        "examples",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-        "contentMediaType",
-        "contentEncoding",
-    ]
-)
 _HEADS = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")  # one of them says all that the compiler reads
+_NUMBER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _FAMILIES: dict[str, frozenset[str]] = {
-    "object": frozenset(
-        [
-            "properties",
-            "required",
-            "additionalProperties",
-            "patternProperties",
-            "propertyNames",
-            "minProperties",
-            "maxProperties",
-            "unevaluatedProperties",
-        ]
-    ),
-    "array": frozenset(["items", "prefixItems", "minItems", "maxItems", "unevaluatedItems", "uniqueItems"]),
-    "string": frozenset(["minLength", "maxLength", "pattern", "format"]),
-    "number": frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
-    "integer": frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
+    "object": frozenset({
+        "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
+        "maxProperties", "unevaluatedProperties",
+    }),
+    "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "unevaluatedItems", "uniqueItems"}),
+    "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
+    "number": _NUMBER,
+    "integer": _NUMBER,
     "boolean": frozenset(),
     "null": frozenset(),
-}
-_ASSERTIONS = frozenset().union(*_FAMILIES.values(), _HEADS, ["type"]) | frozenset(
-    [
-        "not",
-        "if",
-        "then",
-        "else",
-        "contains",
-        "minContains",
-        "maxContains",
-        "dependentRequired",
-        "dependentSchemas",
-        "dependencies",
-        "additionalItems",
-        "$dynamicRef",
-        "$recursiveRef",
-    ]
-)
-FORMATS = frozenset(
-    [
-        "email",
-        "date",
-        "time",
-        "date-time",
-        "duration",
-        "ipv4",
-        "ipv6",
-        "hostname",
-        "uuid",
-        "uri",
-        "uri-reference",
-        "uri-template",
-        "json-pointer",
-        "relative-json-pointer",
-    ]
-)
+}  # fmt: skip
+# All that says what is valid; other words are notes, which change nothing.
+_ASSERTIONS = frozenset().union(*_FAMILIES.values(), _HEADS, {
+    "type", "not", "if", "then", "else", "contains", "minContains", "maxContains", "dependentRequired",
+    "dependentSchemas", "dependencies", "additionalItems", "$dynamicRef", "$recursiveRef",
+})  # fmt: skip
+FORMATS = frozenset({
+    "email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri", "uri-reference",
+    "uri-template", "json-pointer", "relative-json-pointer",
+})  # fmt: skip
 _PLAIN_CHARACTER = r'[^"\\\x00-\x1f]'  # needs no escape in a JSON string
 
 

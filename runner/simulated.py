@@ -118,7 +118,7 @@ class SimulatedRunner:
         self._closed = True
 
     async def execute(
-        self, plan: SchedulerOutput, grammar: Awaitable[GrammarOutput] | None, submitted: float
+        self, plan: SchedulerOutput, submitted: float, grammar: Awaitable[GrammarOutput] | None = None
     ) -> ModelRunnerOutput:
         """The device's turn: one step, after its latency; its masks are waited for at the end."""
         took = self._latency.of(plan)
@@ -129,9 +129,9 @@ class SimulatedRunner:
         await self.gate.passed()
         if fault := self._faults.get(plan.step):
             raise fault
-        masks = await grammar if grammar is not None else None
+        masks = () if grammar is None else (await grammar,)
         self.num_steps += 1
-        return ModelRunnerOutput(step=plan.step, token_ids=self.compute(plan, masks))
+        return ModelRunnerOutput(step=plan.step, token_ids=self.compute(plan, *masks))
 
     def compute(self, plan: SchedulerOutput, masks: GrammarOutput | None = None) -> IntArray:
         """Execute a plan at once: a token for each entry that samples, allowed by its mask if it has one."""
@@ -151,4 +151,6 @@ class _Step:
         self._runner, self._plan, self._grammar, self._submitted = runner, plan, grammar, submitted
 
     def __await__(self) -> Generator[Any, Any, ModelRunnerOutput]:
-        return self._runner.execute(self._plan, self._grammar, self._submitted).__await__()
+        if self._grammar is None:
+            return self._runner.execute(self._plan, self._submitted).__await__()
+        return self._runner.execute(self._plan, self._submitted, self._grammar).__await__()
