@@ -101,6 +101,7 @@ class CompilePool:
             for lane in self._lanes:
                 with suppress(OSError):
                     lane.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for an answer, and tells the process
+                lane.close()
             process.kill()
             process.wait()
 
