@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 import structlog
 
-from ..actors import Ask
+from ..actors import ActorStoppedError, Ask
 from ..actors.tasks import finish
 from ..runner.runner import Runner
 from ..scheduler.errors import ConfigError, EngineDeadError, InvalidRequestError
-from ..scheduler.messages import Follow, ResetPrefixCache
+from ..scheduler.messages import Follow, Pause, ResetPrefixCache, Resume, SwapPolicy
 from ..scheduler.params import SamplingParams
+from ..scheduler.pause import STATE_OF_MODE, PauseMode
+from ..scheduler.policy import Policy
 from ..scheduler.stops import StopRule, checked_rules
 from .config import EngineConfig
 from .event_log import EventStream, KVEventStream, StepStatsStream
@@ -26,6 +28,7 @@ from .tokenizer import Tokenizer
 from .wiring import Parts
 
 Message = dict[str, Any]
+T = TypeVar("T")
 log: Any = structlog.get_logger(__name__)
 
 # Seconds that a runner may take to close: it may have to wait for the step that it is at.
@@ -134,8 +137,8 @@ class Engine:
             cache_salt: only requests with an equal salt share cached prefixes.
 
         Raises InvalidRequestError for what can never be served, EngineOverloadedError when too
-        many requests wait, EngineDeadError when the engine has ended. A text prompt is tokenized
-        later: what is wrong with its tokens is raised by the stream's first read.
+        many requests wait or the engine is paused, EngineDeadError when the engine has ended. A text
+        prompt is tokenized later: what is wrong with its tokens is raised by the stream's first read.
         """
         return self._submit(
             prompt, params, request_id=request_id, priority=priority, cache_salt=cache_salt, adapter=adapter
@@ -167,17 +170,52 @@ class Engine:
         parts = self._owned()
         parts.board.abort_id(request_id, parts.port.time())
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False, and nothing forgotten, while a request is unfinished.
+    async def pause(self, mode: PauseMode = "wait") -> None:
+        """Plan less until ``resume``; returns when what the mode lets run has ended and no step is under way.
 
-        Waits for steps that are still under way when the last request has ended.
+        - "wait": requests that have begun go on to their end, those that wait for their first step stay.
+        - "abort": all unfinished requests end with finish reason "abort".
+        - "keep": everything stands still and goes on after ``resume``.
+
+        New requests are refused with EnginePausedError, in mode "keep" they wait. The mode holds
+        from the call on, also if the caller stops waiting; a later call replaces it.
         """
         parts = self._owned()
-        if len(parts.board):
+        if mode not in STATE_OF_MODE:
+            raise ConfigError(f"mode is {mode!r}, known are {', '.join(map(repr, STATE_OF_MODE))}")
+        parts.paused = mode
+        if mode == "abort":
+            parts.board.abort_all(parts.port.time())
+        pause: Ask[Pause, None] = Ask(Pause(mode))
+        await self._ask(pause)
+
+    async def resume(self) -> None:
+        """Go on after ``pause``; whoever still waits there returns. Without a pause it changes nothing."""
+        parts = self._owned()
+        parts.paused = None
+        parts.scheduler.mailbox.control_nowait(Resume())
+
+    async def swap_policy(self, policy: str | Policy) -> None:
+        """Go on under another scheduling policy; no request is lost, whoever waits goes on waiting there.
+
+        Raises ConfigError for what is no policy, PolicyError for one that fails: then the old one stays.
+        """
+        self._owned()
+        swap: Ask[SwapPolicy, None] = Ask(SwapPolicy(policy))
+        await self._ask(swap)
+
+    async def reset_prefix_cache(self, force: bool = False) -> bool:
+        """Forget all cached prefixes; False, and nothing forgotten, while requests use the cache.
+
+        With ``force`` running requests are preempted, in their order, and computed anew; no token
+        is lost, and it is carried out even if the caller stops waiting. Waits for steps that are
+        under way. A paused engine whose requests all wait holds nothing, so there it succeeds.
+        """
+        parts = self._owned()
+        if len(parts.board) and not force and parts.paused is None:
             return False
-        reset: Ask[ResetPrefixCache, bool] = Ask(ResetPrefixCache())
-        parts.scheduler.mailbox.control_nowait(reset)
-        return await reset.reply
+        reset: Ask[ResetPrefixCache, bool] = Ask(ResetPrefixCache(force))
+        return await self._ask(reset)
 
     # --- looking in
 
@@ -200,6 +238,7 @@ class Engine:
             num_prompt_tokens=scheduler.num_prompt_tokens,
             num_generated_tokens=scheduler.num_generated_tokens,
             num_finished=parts.board.num_finished,
+            kv_groups=kv.groups,
         )
 
     def events(self) -> EventStream:
@@ -233,8 +272,10 @@ class Engine:
             core.check()
 
     def diagnose(self) -> str:
-        """What each actor is waiting for, since when, and how full its lanes are."""
-        return self._running(dead_too=True).pipeline.diagnose()
+        """What each actor is waiting for, since when, and how full its lanes are; and whether the engine is paused."""
+        parts = self._running(dead_too=True)
+        paused = f"the engine is paused, in mode {parts.paused!r}\n" if parts.paused else ""
+        return paused + parts.pipeline.diagnose()
 
     # --- inside
 
@@ -250,6 +291,7 @@ class Engine:
         if request_id is None:
             request_id = parts.door.make_id(parts.board.has_id)
         prompted = parts.door.check(prompt, params, request_id=request_id, **options)
+        parts.refuse_paused(request_id)
         now, params = parts.port.time(), prompted.params
         parts.refuse_overload(request_id, params.n)
         states = [StreamState(request_id, params, self._text_builder(params), now, index) for index in range(params.n)]
@@ -261,6 +303,14 @@ class Engine:
         parts.intake.prompts.send_nowait(msgspec.structs.replace(prompted, keys=keys, arrived=now))
         state = states[0] if len(states) == 1 else ParallelState(states)
         return RequestStream(state, parts.abort_from_anywhere, parts.port)
+
+    async def _ask(self, ask: Ask[Any, T]) -> T:
+        self._running().scheduler.mailbox.control_nowait(ask)
+        try:
+            return await ask.reply
+        except ActorStoppedError as error:
+            self._running()
+            raise EngineDeadError("the engine ended before it had answered") from error
 
     def _text_builder(self, params: SamplingParams) -> TextBuilder | None:
         return TextBuilder(self.tokenizer, params) if self.tokenizer else None

@@ -8,10 +8,11 @@ from ..actors import LoopPort
 from ..runner.grammar_actor import GrammarActor
 from ..runner.runner import Runner, RunnerInfo
 from ..runner.runner_actor import RunnerActor
-from ..scheduler.errors import ConfigError, EngineOverloadedError, InvalidRequestError
+from ..scheduler.errors import ConfigError, EngineOverloadedError, EnginePausedError, InvalidRequestError
 from ..scheduler.kv_cache_actor import KVCacheActor
 from ..scheduler.kv_cache_manager import KVCacheManager
 from ..scheduler.messages import Abort, EngineCoreEvent
+from ..scheduler.pause import PauseMode
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.scheduler_actor import SchedulerActor
 from ..scheduler.stops import StopRule
@@ -39,6 +40,7 @@ class Parts:
         if config.block_size != info.block_size:
             raise ConfigError(f"block_size is {config.block_size}, the runner's is {info.block_size}")
         self.stopped = False
+        self.paused: PauseMode | None = None
         self.port = LoopPort()
         self.max_unfinished = config.max_waiting + rows
         self.max_waiting_tokens = config.max_waiting_tokens
@@ -48,18 +50,25 @@ class Parts:
         self.delivery = DeliveryActor(self.board, self.events, steps_in_flight=depth)
         self.runner = RunnerActor(runner, steps_in_flight=depth)
         keyed = config.enable_prefix_caching
-        self.kv = KVCacheActor(KVCacheManager(num_blocks, config.block_size, keyed))
         self.grammars = _grammars(config, info, tokenizer)
-        core = Scheduler(
-            config.scheduler(
-                max_num_running_reqs=rows,
-                max_model_len=max_model_len,
-                num_kv_blocks=num_blocks,
-                eos_token_ids=info.eos_token_ids,
-                weights_id=info.weights_id,
-            ),
-            stop_rules,
+        settings = config.scheduler(
+            max_num_running_reqs=rows,
+            max_model_len=max_model_len,
+            num_kv_blocks=num_blocks,
+            eos_token_ids=info.eos_token_ids,
+            weights_id=info.weights_id,
+            kv_groups=info.kv_groups,
         )
+        self.kv = KVCacheActor(
+            KVCacheManager(
+                num_blocks,
+                config.block_size,
+                keyed,
+                groups=info.kv_groups,
+                max_in_flight_tokens=settings.max_in_flight_tokens,
+            )
+        )
+        core = Scheduler(settings, stop_rules)
         self.scheduler = SchedulerActor(
             core,
             reserve=self.kv.wants,
@@ -77,6 +86,7 @@ class Parts:
             tokenizer,
             max_model_len=max_model_len,
             num_kv_blocks=num_blocks,
+            sizes=settings.group_sizes(),
             prefix_hash=config.prefix_hash if keyed else None,
         )
         self.door = Door(intake, tokenizer, ConstraintCheck(info, tokenizer))
@@ -109,6 +119,13 @@ class Parts:
             raise EngineOverloadedError(
                 f"{load} prompt tokens wait to be computed, limit is {limit} (max_waiting_tokens); "
                 f"try again later (request {request_id})"
+            )
+
+    def refuse_paused(self, request_id: str) -> None:
+        """Raise EnginePausedError while the engine is paused in a mode that takes no requests."""
+        if self.paused in ("wait", "abort"):
+            raise EnginePausedError(
+                f"the engine is paused, in mode {self.paused!r}; try again after it was resumed (request {request_id})"
             )
 
     def stop(self) -> None:

@@ -10,6 +10,7 @@ from .messages import Finished as Finished
 from .params import RepetitionDetection as RepetitionDetection
 from .params import SamplingParams as SamplingParams
 from .params import StructuredOutput as StructuredOutput
+from .pause import PauseState as PauseState
 from .plan import CachedRequestData as CachedRequestData
 from .plan import GrammarOutput as GrammarOutput
 from .plan import ModelRunnerOutput as ModelRunnerOutput
@@ -20,6 +21,7 @@ from .policy import Policy as Policy
 from .policy import PriorityPolicy as PriorityPolicy
 from .request import FinishReason as FinishReason
 from .request import Request as Request
+from .request import RequestState as RequestState
 from .request import RequestStatus as RequestStatus
 from .running_table import RunningTable as RunningTable
 from .scheduler import Scheduler as Scheduler

@@ -5,9 +5,11 @@ CallboardError                 everything that this project raises on purpose
 ├── ModelLoadError             a model's files are missing, damaged or of an unsupported kind
 ├── InvalidRequestError        a request can never be served as it was asked for
 ├── EngineOverloadedError      the waiting room is full: the same request may be sent again later
+│   └── EnginePausedError      the engine is paused and takes no requests: likewise
 ├── EngineDeadError            the engine ended with an error, which is its __cause__
 ├── RunnerError                a runner gave a result that cannot be right
 ├── NotBuiltError              asked for a feature that this version refuses
+├── PolicyError                a policy of the user failed, or answered what cannot be
 └── BooksError                 an audit found counts that do not agree (a fault of ours)
 
 Texts say what was wrong, what was got, what the limit is, and which request it was.
@@ -21,9 +23,11 @@ __all__ = [
     "ConfigError",
     "EngineDeadError",
     "EngineOverloadedError",
+    "EnginePausedError",
     "InvalidRequestError",
     "ModelLoadError",
     "NotBuiltError",
+    "PolicyError",
     "RunnerError",
 ]
 
@@ -48,8 +52,21 @@ class RunnerError(CallboardError):
     """A runner gave a result that cannot be right; it ends the engine."""
 
 
+class PolicyError(CallboardError):
+    """A scheduling policy of the user failed, or answered what cannot be; its own error is ``__cause__``."""
+
+
 class EngineOverloadedError(CallboardError):
     """The waiting room is full; the same request may be sent again later."""
+
+    code = "engine_overloaded"
+    retryable = True
+
+
+class EnginePausedError(EngineOverloadedError):
+    """The engine is paused in a mode that takes no requests; the same request may be sent again after ``resume``."""
+
+    code = "engine_paused"
 
 
 class EngineDeadError(CallboardError):

@@ -37,6 +37,11 @@ class GrammarRoom:
             state.status = RequestStatus.WAITING
         return state
 
+    def take_back(self, state: RequestState) -> None:
+        """The queue did not take a request that was released."""
+        state.status = RequestStatus.WAITING_FOR_GRAMMAR
+        self._parked[state.request_id] = state
+
     def end(self, state: RequestState) -> bool:
         """A request ends; whether it was parked here."""
         if state.request.sampling_params.structured_output is None:

@@ -7,13 +7,27 @@ from typing import Any
 
 import anyio
 
-from ..actors import Actor, Ask, Channel
-from .errors import InvalidRequestError
-from .messages import Abort, EngineCoreOutputs, Follow, GrammarNews, PrepareGrammars, ResetPrefixCache, StepDone, Submit
+from ..actors import Actor, Ask, Channel, Reply
+from .errors import CallboardError, InvalidRequestError, PolicyError
+from .messages import (
+    Abort,
+    EngineCoreOutputs,
+    Follow,
+    GrammarNews,
+    Pause,
+    PrepareGrammars,
+    ResetPrefixCache,
+    Resume,
+    StepDone,
+    Submit,
+    SwapPolicy,
+)
+from .pause import STATE_OF_MODE, PauseState
 from .plan import SchedulerOutput
 from .scheduler import NOTHING_GRANTED, Scheduler
 
-SchedulerControl = Abort | StepDone | Follow | GrammarNews | Ask[ResetPrefixCache, bool]
+SchedulerAsk = Ask[ResetPrefixCache, bool] | Ask[Pause, None] | Ask[SwapPolicy, None]
+SchedulerControl = Abort | StepDone | Follow | GrammarNews | Resume | SchedulerAsk
 
 
 class SchedulerActor(Actor):
@@ -46,6 +60,7 @@ class SchedulerActor(Actor):
         self._reserve, self._plans, self._outputs = reserve, plans, outputs
         self._in_flight: deque[SchedulerOutput] = deque()
         self._resets: list[Ask[ResetPrefixCache, bool]] = []
+        self._pauses: list[Ask[Pause, None]] = []
         self.mailbox.watch_room(plans)
         self.mailbox.watch_room(outputs)
         self._grammars = grammars
@@ -79,7 +94,7 @@ class SchedulerActor(Actor):
     def _add(self, submit: Submit, now: float) -> None:
         try:
             self.core.add_request(submit.request, now)
-        except InvalidRequestError as error:
+        except (InvalidRequestError, PolicyError) as error:
             self.core.reject(submit.request.request_id, str(error))
 
     def _apply(self, message: SchedulerControl, now: float) -> None:
@@ -91,13 +106,27 @@ class SchedulerActor(Actor):
                 self._outputs.send_nowait(outputs)
             case GrammarNews(ready=ready, failed=failed):
                 self.core.grammar_news(ready, failed, now)
+            case Resume():
+                self.core.set_pause_state(PauseState.UNPAUSED)
+                self._answer_pauses()
+            case Ask(message=Pause(mode=mode)):
+                self.core.set_pause_state(STATE_OF_MODE[mode])
+                self._pauses.append(message)
+            case Ask(message=SwapPolicy(policy=policy)):
+                self._swap_policy(policy, message.reply)
             case Follow():
                 self.core.follow(message)
-            case Ask() as reset:
-                self._resets.append(reset)
+            case Ask():
+                self._resets.append(message)
+
+    def _swap_policy(self, policy: Any, reply: Reply[None]) -> None:
+        try:
+            reply.set_result(self.core.swap_policy(policy))
+        except CallboardError as error:  # the old one stays
+            reply.set_error(error)
 
     async def _plan_while_there_is_room(self) -> None:
-        while self._plans.has_room and self._outputs_have_room():
+        while self._may_plan():
             wants = self.core.propose(anyio.current_time())
             granted = await self.ask(self._reserve, wants) if wants else NOTHING_GRANTED
             plan = self.core.commit(granted, anyio.current_time())
@@ -107,21 +136,40 @@ class SchedulerActor(Actor):
             self._plans.send_nowait(plan)
             self._apply_what_arrived(anyio.current_time())
 
+    def _may_plan(self) -> bool:
+        if self.core.pause_state is PauseState.PAUSED_ALL or (self._resets and self._must_reset()):
+            return False
+        return self._plans.has_room and self._outputs_have_room()
+
+    def _must_reset(self) -> bool:
+        """Whether the cache is to be emptied whoever uses it: then the steps under way are the last before."""
+        return any(reset.message.force for reset in self._resets)
+
     def _outputs_have_room(self) -> bool:
         """Whether each step in flight would find a place for its outputs, and one more."""
         return len(self._outputs) + len(self._in_flight) < self._outputs.capacity
 
     async def _when_idle(self) -> None:
-        """Between steps: give back what nobody else will, then answer who wants the cache emptied."""
-        while self._resets and self.core.num_unfinished:  # not while a request may hold blocks
-            self._resets.pop().reply.set_result(False)
+        """Between steps: give back what nobody else will, then answer who wants an empty cache or waits for quiet."""
+        if self._resets and not self._must_reset() and self.core.num_running:  # requests that hold blocks
+            while self._resets:
+                self._resets.pop().reply.set_result(False)
         if self._in_flight:
             return
+        if self._resets and self._must_reset():
+            self.core.preempt_all(anyio.current_time())
+            self.mailbox.wake()  # they are planned again in the next turn
         if self.core.owes_release:
             self.core.take_answer(await self.ask(self._reserve, self.core.take_releases()), anyio.current_time())
         while self._resets:
             self._resets.pop().reply.set_result(await self._reset())
         self._send_notices()
+        if not self.core.num_unfinished:
+            self._answer_pauses()
+
+    def _answer_pauses(self) -> None:
+        while self._pauses:
+            self._pauses.pop().reply.set_result(None)
 
     async def _reset(self) -> bool:
         done: bool = await self.ask(self._reserve, ResetPrefixCache())
@@ -130,4 +178,4 @@ class SchedulerActor(Actor):
         return done
 
     def _is_done(self) -> bool:
-        return self.submits.closed and not self._in_flight and not self.core.num_unfinished
+        return self.submits.closed and not self._in_flight and not self.core.num_requests
