@@ -58,8 +58,8 @@ def ids(text: str) -> list[int]:
 
 
 def text(token_ids: list[int]) -> bytes:
-    """The bytes of tokens; the end has none."""
-    return b"".join(TOKENS[token] for token in token_ids)
+    """The bytes of tokens; the end has none, nor have logits without a token."""
+    return b"".join(TOKENS[token] for token in token_ids if token < len(TOKENS))
 
 
 def walk(one: RequestMatcher, seed: int, most: int = 400) -> bytes | None:
