@@ -12,6 +12,7 @@ has ended, or wants it to.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import selectors
 import signal
@@ -30,6 +31,7 @@ from .grammar_spec import GrammarConfig, GrammarSpec, Vocabulary
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20
 MAX_RESULT_BYTES = 64 << 20
+_PR_SET_PDEATHSIG = 1
 NICENESS = 10  # compiling gives way to the steps of requests that run
 
 
@@ -187,10 +189,19 @@ def _limit(limits: GrammarConfig) -> None:
     import resource  # noqa: PLC0415 - not on every system
 
     os.nice(NICENESS)
+    _die_with_parent()
+    seconds = int(limits.compile_seconds) + 2  # of computing; a net under the parent, which kills earlier
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(ValueError, OSError):  # macOS knows no limit of address space
         used = _address_space() + limits.compile_memory
         resource.setrlimit(resource.RLIMIT_AS, (used, used))
+
+
+def _die_with_parent() -> None:
+    """Linux: end when the process that forked this one ends, however it does."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _address_space() -> int:

@@ -19,7 +19,7 @@ THOUGHT = 1  # ends a reasoning
 # First bytes after which xgrammar takes some second bytes that UTF-8 does not have (surrogates, and forms that are too
 # long): a text that holds such a character has U+FFFD in its place. They stand in whole characters only.
 _LOOSE = (0xE0, 0xED, 0xF0, 0xF4)
-_PIECES = ["🎂".encode(), b'{"', b'":', b'": "', b'", "', b"}}", b'"}', b"true", b"  ", b"\n  ", b"12", b"ab"]
+_PIECES = ["🎂".encode(), b'{"', b'":', b'": "', b'", "', b"}}", b'"}', b"true", b"  ", b"\n  "]
 VOCABULARY = Vocabulary(
     tokens=[b"", b"", *(b"" if byte in _LOOSE else bytes([byte]) for byte in range(256)), *_PIECES],
     width=2 + 256 + len(_PIECES) + 5,  # logits wider than the vocabulary
