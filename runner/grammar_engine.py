@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -34,12 +35,14 @@ class GrammarEngine:
         self._pool: CompilePool | None = None
         self._vocabulary: Vocabulary | None = None
         self._info: Any = None
-        self._closed = False
+        self._closed = self._warm = False
 
     def compile(self, spec: GrammarSpec) -> MadeGrammar | str:
         """A compiled grammar, or why there is none."""
         try:
-            answer = self._get_pool().compile(spec)
+            pool = self._get_pool()
+            self._warm_up()
+            answer = pool.compile(spec)
             if answer.error is not None:
                 return answer.error
             from . import xgrammar_backend  # noqa: PLC0415 - takes seconds; only those who constrain pay
@@ -78,6 +81,13 @@ class GrammarEngine:
                 self._pool.close()
             return self._pool
 
+    def _warm_up(self) -> None:
+        """Import what matches while the process starts that compiles: each takes seconds, once."""
+        with self._lock:
+            if not self._warm:
+                self._warm = True
+                threading.Thread(target=_import, name="grammar imports", daemon=True).start()
+
     def _get_info(self) -> Any:
         from . import xgrammar_backend  # noqa: PLC0415
 
@@ -86,3 +96,8 @@ class GrammarEngine:
                 assert self._vocabulary is not None
                 self._info = xgrammar_backend.tokenizer_info(self._vocabulary)
             return self._info
+
+
+def _import() -> None:
+    with suppress(Exception):  # raised again where it is imported next
+        from . import xgrammar_backend  # noqa: F401, PLC0415
