@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from .grammar_spec import GrammarConfig as GrammarConfig
 from .runner import Runner as Runner
 from .runner import RunnerInfo as RunnerInfo
 from .simulated import Gate as Gate

@@ -219,6 +219,8 @@ def _attempt(spec: GrammarSpec, compile_spec: Compile) -> Compiled:
         except RecursionError:
             return Compiled(error="it is nested too deep")
         except Exception as error:  # noqa: BLE001 - the native code raises what it likes
+            if "bad_alloc" in str(error):
+                return Compiled(error="it takes more memory than its limit")
             return Compiled(error=_first_line(str(error)) or repr(error))
         said.seek(0)
         if warning := _warning(said.read().decode("utf-8", "replace")):

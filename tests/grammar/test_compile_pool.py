@@ -40,7 +40,7 @@ def alternatives(depth: int) -> dict:
 
 RULES = [f'r{i} ::= "a" r{i + 1}?' for i in range(6000)]
 BUSY = {
-    "nested alternatives": schema(alternatives(17)),
+    "nested alternatives": schema(alternatives(11)),
     "many optional properties": schema({"type": "object", "properties": {f"p{i}": {} for i in range(2000)}}),
     "counted repetitions": GrammarSpec(kind="regex", text="((((a{1,200}){1,200}){1,200}){1,200})"),
     "chained rules": GrammarSpec(kind="grammar", text="\n".join(["root ::= r0", *RULES, 'r6000 ::= "b"'])),
@@ -76,7 +76,7 @@ def test_what_takes_too_long_or_too_much_ends_within_its_limit_and_leaves_no_pro
     pool.compile(GrammarSpec(kind="regex", text="a"))
     assert pool._process is not None
     answer = pool.compile(BUSY[name])
-    assert answer.error is None or re.search(r"more than 1\.0 s|256 MiB|memory|nested|deep|recursion", answer.error)
+    assert answer.error is None or re.search(r"more than 1\.0 s|memory|nested too deep", answer.error)
     assert (answer.error is None) == bool(answer.payload)
     assert children(pool._process.pid) == []
 
