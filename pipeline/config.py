@@ -39,7 +39,11 @@ def _is_duration(value: object) -> bool:
 _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("model",), lambda value: isinstance(value, str | None), "text or None"),
     (("dtype", "device", "prefix_hash"), lambda value: isinstance(value, str), "text"),
-    (("enable_chunked_prefill", "enable_prefix_caching"), lambda value: isinstance(value, bool), "True or False"),
+    (
+        ("enable_chunked_prefill", "enable_prefix_caching", "priority_preemption"),
+        lambda value: isinstance(value, bool),
+        "True or False",
+    ),
     (("watermark",), _is_number, "a number"),
     (("stop_timeout",), _is_duration, "a number of seconds above 0"),
     (("speculative",), lambda value: isinstance(value, SpeculativeConfig | None), "a SpeculativeConfig or None"),
@@ -74,6 +78,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         long_prefill_token_threshold: most tokens of one request in a step that serves others; 0: no cap.
         prefill_schedule_interval: while somebody decodes, prompts are computed in every such step only;
             1: in each. Fewer long steps, later first tokens.
+        priority_preemption: under the priority policy, whether a more urgent request takes blocks and
+            slot of a running one (which keeps what is not needed), and the tokens of a step go by
+            priority; otherwise it waits.
+        max_backfill: requests that may run out of turn while the head of the queue finds no room.
         enable_chunked_prefill: whether a prompt may be split over steps.
         enable_prefix_caching: whether equal prefixes are computed once.
         prefix_hash: digest that names cached blocks: "sha256", "blake2b", or cut, as in "sha256-128".
@@ -98,6 +106,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     max_num_scheduled_tokens: int = 2048
     long_prefill_token_threshold: int = 0
     prefill_schedule_interval: int = 1
+    priority_preemption: bool = False
+    max_backfill: int = 0
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     prefix_hash: str = "sha256"

@@ -20,6 +20,7 @@ class RowTables:
         known: int64 [rows], how many of them are there.
         blocks: int64 [groups, rows, blocks], the block tables; 0 (the null block) behind their ends.
         num_blocks: int64 [groups, rows].
+        write_from: int64 [rows], keys and values of tokens before it are never written.
         temperature, top_p: float32 [rows]; top_k: int64 [rows], 0 keeps all.
         seed: uint64 [rows], the key of the row's random numbers.
         min_tokens: int64 [rows]; end_ids: for each row the tokens that may not come before.
@@ -47,6 +48,7 @@ class RowTables:
         self.known = np.zeros(rows, np.int64)
         self.blocks = np.zeros((groups, rows, -(-max_model_len // block_size)), np.int64)
         self.num_blocks = np.zeros((groups, rows), np.int64)
+        self.write_from = np.zeros(rows, np.int64)
         self.temperature = np.zeros(rows, np.float32)
         self.top_p = np.ones(rows, np.float32)
         self.top_k = np.zeros(rows, np.int64)
@@ -64,6 +66,7 @@ class RowTables:
         self.known[row] = count
         self.blocks[:, row] = 0  # what pads a shorter row beside a longer one is masked; this way it is also one block
         self.num_blocks[:, row] = 0
+        self.write_from[row] = new.write_from
         self.grow(row, new.block_ids, new.more_block_ids)
         self._fill_sampling(row, new.req_id, new.sampling_params)
 
@@ -77,6 +80,10 @@ class RowTables:
             first = int(self.num_blocks[group, row])
             self.blocks[group, row, first : first + len(blocks)] = blocks
             self.num_blocks[group, row] = first + len(blocks)
+
+    def replace(self, row: int, group: int, place: int, block: int) -> None:
+        """An equal block takes the place of one in a table."""
+        self.blocks[group, row, place] = block
 
     def append(self, rows: IntArray, token_ids: IntArray) -> None:
         """One more token of each of these rows is known."""

@@ -6,7 +6,7 @@ import secrets
 
 import torch
 
-from ..scheduler.plan import NO_INTS, ModelRunnerOutput, SchedulerOutput
+from ..scheduler.plan import NO_INTS, IntArray, ModelRunnerOutput, SchedulerOutput
 from .decoder import Decoder, Weights
 from .kv_layout import layout_of
 from .mask_ticket import MaskTicket
@@ -55,8 +55,13 @@ class StepExecutor:
             self._rows.grow(row, block_ids, plan.grown_more.get(row, ()))
         for new in plan.scheduled_new_reqs:
             self._rows.fill(new)
-        if not plan.req_ids:
-            return ModelRunnerOutput(step=plan.step, token_ids=NO_INTS)
+        tokens = self._compute(plan, masks) if plan.req_ids else NO_INTS
+        for row, changes in plan.replaced.items():
+            for group, place, block in changes:
+                self._rows.replace(row, group, place, block)
+        return ModelRunnerOutput(step=plan.step, token_ids=tokens)
+
+    def _compute(self, plan: SchedulerOutput, masks: MaskTicket | None) -> IntArray:
         batch = StepBatch(plan, self._rows)
         with torch.inference_mode():
             logits = self.model.forward(batch, self._kv)[:, : self._vocab_size]
@@ -64,4 +69,4 @@ class StepExecutor:
                 apply_masks(logits, masks.wait(), plan)
             tokens = sample(logits, self._rows, batch.sampled_rows, batch.sampled_outputs)
         self._rows.append(batch.sampled_rows, tokens)
-        return ModelRunnerOutput(step=plan.step, token_ids=tokens)
+        return tokens

@@ -161,6 +161,7 @@ class ToyModel:
             for i, group in enumerate(groups)
         ]
         self._adapters: Words = np.zeros(rows, np.uint64)
+        self._write_from = np.zeros(rows, np.int64)
         self._min_tokens = np.zeros(rows, np.int64)
         self._end_ids: list[set[int]] = [set()] * rows
         self._eos_token_ids = eos_token_ids
@@ -186,6 +187,9 @@ class ToyModel:
         if masks is not None:
             self._obey(tokens, masks, plan)
         self._tokens[rows, ends] = tokens
+        for row, changes in plan.replaced.items():
+            for group, place, block in changes:
+                self._groups[group].tables[row, place] = block
         return tokens
 
     def _enter(self, new: NewRequestData) -> None:
@@ -193,6 +197,7 @@ class ToyModel:
         for group in self._groups:
             group.lens[new.row] = 0
         self._adapters[new.row] = _adapter_word(new.adapter)
+        self._write_from[new.row] = new.write_from
         params = new.sampling_params
         self._min_tokens[new.row] = params.min_tokens
         self._end_ids[new.row] = {*(params.stop_token_ids or ()), *(() if params.ignore_eos else self._eos_token_ids)}
@@ -220,7 +225,8 @@ class ToyModel:
     def _write(self, plan: SchedulerOutput, group: _Group) -> None:
         rows, positions = _flat(plan.rows, plan.num_computed, plan.num_tokens)
         values = _slot_values(self._tokens[rows, positions], positions, _owners(self._adapters[rows], group.number))
-        slots = self._slot(group, rows, positions)
+        written = positions >= self._write_from[rows]  # the others' go to the null block, which nobody reads
+        slots = self._slot(group, rows, positions) * written
         if group.window is not None:
             self._own[slots] = values
             farthest = _first_in_sight(positions, group.window)

@@ -84,6 +84,7 @@ class RequestState:
 
     __slots__ = (
         "digests",
+        "num_held",
         "num_preemptions",
         "number",
         "output_token_ids",
@@ -103,6 +104,7 @@ class RequestState:
         self.digests: list[bytes] = []
         self.prefill: PrefillStats | None = None  # from the first admission on
         self.num_preemptions = 0
+        self.num_held = 0  # tokens computed into blocks that the KV cache may keep for it while it waits
         self.repetition: RepetitionWatch | None = None  # for a request that asks for it
 
     @property

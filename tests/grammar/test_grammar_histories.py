@@ -53,7 +53,7 @@ class GrammarHistory:
         for _ in range(3_000):
             self._tick()
             self._audit()
-            if not self.to_come and not self.scheduler.num_unfinished and not self.under_way:
+            if not self.to_come and not self.scheduler.num_requests and not self.under_way:
                 return {name: (text(tokens), self.ends[name]) for name, tokens in self.tokens.items()}
         raise AssertionError(f"no end: {self.scheduler.statistics()}")
 
@@ -127,6 +127,7 @@ def requests(dice: random.Random, count: int) -> list[Request]:
         made.append(
             Request(
                 request_id=f"r{number}",
+                priority=dice.randint(0, 2),
                 prompt_token_ids=shared[: dice.randint(0, 12)] + [dice.randrange(2, 200) for _ in range(3)],
                 sampling_params=SamplingParams(max_tokens=dice.randint(3, 30), structured_output=structured),
             )
@@ -147,6 +148,8 @@ def test_constrained_texts_are_what_each_request_gets_alone(seed: int):
         max_num_scheduled_tokens=dice.choice([3, 7, 1000]),
         enable_prefix_caching=dice.random() < 0.6,
         policy=dice.choice(["fcfs", "priority"]),
+        priority_preemption=dice.random() < 0.5,
+        max_backfill=dice.choice([0, 2]),
     )
     found = history.play()
     for request in asked:
@@ -177,7 +180,7 @@ def test_a_request_waits_for_its_grammar_outside_the_queue_and_joins_it_at_its_p
     for name, structured in (("a", StructuredOutput(regex="a")), ("b", None), ("c", None)):
         params = SamplingParams(structured_output=structured)
         scheduler.add_request(Request(request_id=name, prompt_token_ids=[5], sampling_params=params))
-    assert (scheduler.num_waiting, scheduler.statistics().num_deferred, scheduler.num_unfinished) == (2, 1, 3)
+    assert (scheduler.num_waiting, scheduler.statistics().num_deferred, scheduler.num_requests) == (2, 1, 3)
     assert scheduler._requests["a"].status is RequestStatus.WAITING_FOR_GRAMMAR
     assert not scheduler._requests["a"].status.is_finished
     scheduler.grammar_news(["a"], {})
