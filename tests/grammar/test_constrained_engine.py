@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import AsyncIterator
 
 import jsonschema
 import pytest
@@ -21,8 +22,20 @@ from callboard import (
 from callboard.pipeline.engine import Engine
 from callboard.runner import SimulatedRunner
 
-# Each engine here starts a process that compiles; so one loop does for most.
-pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One loop for all, since each engine starts a process that compiles, which takes seconds."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def shared(anyio_backend) -> AsyncIterator[Engine]:
+    """An engine that several tests use."""
+    async with make(steps_in_flight=3) as engine:
+        yield engine
+        engine.check()
+
 
 FREE = 6
 CONSTRAINTS = {
@@ -74,51 +87,46 @@ async def test_texts_do_not_depend_on_depth_chunks_preemption_or_cache(anyio_bac
     assert {found[name].outputs[0].finish_reason for name in CONSTRAINTS} == {"stop"}
 
 
-async def test_free_requests_get_the_tokens_they_get_without_constrained_company(anyio_backend):
-    async with make() as engine:
-        free = await complete_all(engine, batch(structured=False))
-        mixed = await complete_all(engine, batch())
+async def test_free_requests_get_the_tokens_they_get_without_constrained_company(shared):
+    free = await complete_all(shared, batch(structured=False))
+    mixed = await complete_all(shared, batch())
     assert {name: outcome(mixed)[name] for name in free} == outcome(free)
 
 
-async def test_completions_of_one_prompt_share_a_grammar_and_keep_apart(anyio_backend):
+async def test_completions_of_one_prompt_share_a_grammar_and_keep_apart(shared):
     asked = SamplingParams(temperature=0, n=3, max_tokens=60, structured_output=StructuredOutput(regex=r"\d{6}"))
-    async with make() as engine:
-        output = await engine.complete("count", asked)
-        engine.check()
+    output = await shared.complete("count", asked)
+    shared.check()
     assert [re.fullmatch(r"\d{6}", one.text) is not None for one in output.outputs] == [True] * 3
 
 
-async def test_a_text_that_is_cut_by_its_length_is_the_beginning_of_the_whole(anyio_backend):
-    async with make() as engine:
-        whole = await engine.complete("p", params(json_schema=SCHEMAS["flat"]))
-        cut = await engine.complete("p", params(5, json_schema=SCHEMAS["flat"]))
+async def test_a_text_that_is_cut_by_its_length_is_the_beginning_of_the_whole(shared):
+    whole = await shared.complete("p", params(json_schema=SCHEMAS["flat"]))
+    cut = await shared.complete("p", params(5, json_schema=SCHEMAS["flat"]))
     assert cut.outputs[0].finish_reason == "length"
     assert whole.text.startswith(cut.text)
 
 
-async def test_stop_strings_end_a_constrained_text_too(anyio_backend):
+async def test_stop_strings_end_a_constrained_text_too(shared):
     asked = SamplingParams(
         temperature=0, max_tokens=50, stop=["-"], structured_output=StructuredOutput(regex=r"\d{3}-\d{4}")
     )
-    async with make() as engine:
-        output = await engine.complete("p", asked)
-        assert re.fullmatch(r"\d{3}", output.text)
-        again = await engine.complete("p", params(regex=r"\d{3}-\d{4}"), request_id="p")
-        engine.check()
+    output = await shared.complete("p", asked)
+    assert re.fullmatch(r"\d{3}", output.text)
+    again = await shared.complete("p", params(regex=r"\d{3}-\d{4}"), request_id="p")
+    shared.check()
     assert re.fullmatch(r"\d{3}-\d{4}", again.text)
 
 
-async def test_a_text_is_free_until_its_reasoning_ends(anyio_backend):
+async def test_a_text_is_free_until_its_reasoning_ends(shared):
     # The toy model gives any byte; the second token of this pattern's text ends the free part.
-    async with make(steps_in_flight=3) as engine:
-        structured = StructuredOutput(regex=r"\d{4}", reasoning_end_token_id=THOUGHT)
-        for number in range(200):
-            asked = SamplingParams(temperature=0, max_tokens=390, structured_output=structured)
-            output = (await engine.complete(f"think {number}", asked)).outputs[0]
-            if THOUGHT in output.token_ids:
-                break
-        engine.check()
+    structured = StructuredOutput(regex=r"\d{4}", reasoning_end_token_id=THOUGHT)
+    for number in range(200):
+        asked = SamplingParams(temperature=0, max_tokens=390, structured_output=structured)
+        output = (await shared.complete(f"think {number}", asked)).outputs[0]
+        if THOUGHT in output.token_ids:
+            break
+    shared.check()
     place = output.token_ids.index(THOUGHT)
     assert END not in output.token_ids[: place + 1]
     assert output.finish_reason == "stop"
@@ -157,13 +165,12 @@ async def test_a_bad_grammar_ends_its_own_request_with_its_reason_and_no_other(a
         assert parts.scheduler.core.statistics().num_deferred == 0
 
 
-async def test_an_aborted_request_leaves_its_grammar_to_those_who_wait_for_the_same(anyio_backend):
-    async with make() as engine:
-        first = engine.generate("a", params(regex=r"\d{5}"))
-        second = engine.generate("b", params(regex=r"\d{5}"))
-        await first.aclose()
-        text = "".join([output.text async for output in second])
-        engine.check()
+async def test_an_aborted_request_leaves_its_grammar_to_those_who_wait_for_the_same(shared):
+    first = shared.generate("a", params(regex=r"\d{5}"))
+    second = shared.generate("b", params(regex=r"\d{5}"))
+    await first.aclose()
+    text = "".join([output.text async for output in second])
+    shared.check()
     assert re.fullmatch(r"\d{5}", text)
 
 
