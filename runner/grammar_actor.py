@@ -53,7 +53,7 @@ class GrammarActor(Actor):
         self._engine = GrammarEngine(vocabulary, config)
         self._manager: GrammarManager | None = None  # made with the first grammar; used on the thread only
         self._thread = RunnerThread("grammar masks")
-        self._compilers = config.num_compilers
+        self._compilers, self._preload = config.num_compilers, config.preload
         self._waiting: dict[GrammarSpec, dict[str, StructuredOutput]] = {}
         self._asks: dict[int, Masks] = {}  # by step: masks that are not made yet
         self._deliver: Callable[[GrammarNews], None] | None = None
@@ -67,6 +67,14 @@ class GrammarActor(Actor):
         """Raise BooksError if a runner has ever chosen against a mask."""
         if self._manager is not None:
             self._manager.check()
+
+    async def on_start(self) -> None:
+        """With ``preload`` the first request finds everything there."""
+        if self._preload:
+            what = GrammarSpec(kind="choice", text='["a"]')
+            await anyio.to_thread.run_sync(
+                self._engine.compile, what, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True
+            )
 
     async def run(self) -> None:
         places = anyio.Semaphore(self._compilers)

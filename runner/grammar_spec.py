@@ -49,17 +49,22 @@ class GrammarConfig(msgspec.Struct, frozen=True, kw_only=True):
         compile_memory: bytes of memory that it may take meanwhile.
         num_compilers: grammars that are compiled at once, each in a process of its own.
         cache_bytes: size of the cache of compiled grammars; those in use are not counted.
+        preload: start the compilers and import their libraries with the engine, which takes seconds, and
+            not with the first constrained request, whose imports disturb others for a tenth of one.
     """
 
     compile_seconds: float = 10.0
     compile_memory: int = 1 << 30
     num_compilers: int = 2
     cache_bytes: int = 256 << 20
+    preload: bool = False
 
     def __post_init__(self) -> None:
         seconds: object = self.compile_seconds
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
             raise ConfigError(f"compile_seconds is {seconds!r}, needed is a number above 0")
+        if not isinstance(self.preload, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"preload is {self.preload!r}, needed is True or False")
         at_least("compile_memory", self.compile_memory, 1 << 20)
         at_least("num_compilers", self.num_compilers, 1)
         at_least("cache_bytes", self.cache_bytes, 0)

@@ -20,7 +20,7 @@ from callboard import (
     StructuredOutput,
 )
 from callboard.pipeline.engine import Engine
-from callboard.runner import SimulatedRunner
+from callboard.runner import GrammarConfig, SimulatedRunner
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +218,12 @@ async def test_without_a_vocabulary_a_constraint_is_refused(anyio_backend):
     async with Engine(EngineConfig(), runner=SimulatedRunner(eos_token_ids=(END,))) as engine:
         with pytest.raises(NotBuiltError, match="the engine has no tokenizer"):
             engine.generate([1], params(regex="a"))
+
+
+async def test_what_takes_time_may_be_done_when_the_engine_starts(anyio_backend):
+    async with make(grammars=GrammarConfig(preload=True)) as engine:
+        assert engine._parts.grammars._engine._pool._process is not None
+        assert (await engine.complete("p", params(choice=["yes"]))).text == "yes"
 
 
 async def test_before_the_first_constraint_there_is_no_process_and_no_thread(anyio_backend):
