@@ -227,6 +227,7 @@ class Engine:
             num_running=scheduler.num_running,
             # The board forgets an aborted request before the scheduler does.
             num_waiting=max(0, len(parts.board) - scheduler.num_running),
+            num_deferred=scheduler.num_deferred,
             kv_blocks_total=kv.num_blocks,
             kv_blocks_free=kv.num_free_blocks,
             kv_blocks_cached=kv.num_cached_blocks,

@@ -162,7 +162,7 @@ async def test_a_bad_grammar_ends_its_own_request_with_its_reason_and_no_other(a
         parts = engine._parts
         assert parts.grammars.cache.num_misses >= len(BAD)
         assert len(parts.grammars.cache) == len(CONSTRAINTS)
-        assert parts.scheduler.core.statistics().num_deferred == 0
+        assert engine.stats().num_deferred == 0
 
 
 async def test_an_aborted_request_leaves_its_grammar_to_those_who_wait_for_the_same(shared):
