@@ -180,7 +180,7 @@ class GrammarActor(Actor):
         for mask in masks:
             self._asks.pop(mask.step).reply.set_result(mask)
         if refused:
-            log.error("runner_ignores_mask", requests=refused)
+            log.error("constrained_requests_end", requests=refused)
             self._tell(GrammarNews(failed=refused))
         if failure is not None:
             self._failure = failure

@@ -64,7 +64,12 @@ class GrammarEngine:
 
         assert self._vocabulary is not None
         vocabulary = self._vocabulary
-        return GrammarManager(vocabulary.width, vocabulary.stop_token_ids, xgrammar_backend.BatchFill())
+        return GrammarManager(
+            vocabulary.width,
+            vocabulary.stop_token_ids,
+            xgrammar_backend.BatchFill(),
+            mask_seconds=self._config.mask_seconds,
+        )
 
     def close(self) -> None:
         """End what is being compiled."""

@@ -8,8 +8,10 @@ dropped, and a request that comes back from a preemption goes back to the output
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from time import thread_time
 from typing import Any
 
 import msgspec
@@ -23,6 +25,7 @@ from .request_matcher import RequestMatcher
 Bitmask = NDArray[np.int32]
 Fill = Callable[[Sequence[Any], Bitmask, Sequence[int]], None]
 ALL = np.int32(-1)
+SEARCH_AGAIN = 1000  # masks
 NO_DRAFT = -1  # holds the place of a draft that is not known
 
 
@@ -60,9 +63,21 @@ class GrammarManager:
         width: number of logits; masks have a bit for each.
         stop_token_ids: tokens that end a text; not allowed while a request reasons.
         fill: writes rows of masks for matchers, all in one call.
+        mask_seconds: a request whose mask takes longer than this to make ends; others wait for it.
+        clock: seconds of computing: a machine that is busy with other things makes no grammar slow.
     """
 
-    def __init__(self, width: int, stop_token_ids: Sequence[int], fill: Fill) -> None:
+    def __init__(
+        self,
+        width: int,
+        stop_token_ids: Sequence[int],
+        fill: Fill,
+        *,
+        mask_seconds: float = math.inf,
+        clock: Callable[[], float] = thread_time,
+    ) -> None:
+        self._mask_seconds, self._clock = mask_seconds, clock
+        self._search_from = 0  # masks that are to be made before a slow request is looked for again
         self._words = -(-width // 32)
         self._fill = fill
         self._no_stop = _mask_without(stop_token_ids, width)
@@ -119,7 +134,7 @@ class GrammarManager:
         return made
 
     def take_refused(self) -> dict[str, str]:
-        """Requests that must end since their last token breaks their grammar, and how."""
+        """Requests that must end, and why: a token that breaks the grammar, or masks that take too long."""
         refused, self._refused = self._refused, {}
         return refused
 
@@ -197,12 +212,34 @@ class GrammarManager:
                 matchers.append(matcher.native)
             row += 1 + len(entry.drafts)
         if matchers:
+            began = self._clock()
             self._fill(matchers, bitmask, rows)
+            if self._clock() - began > self._mask_seconds:
+                self._end_slow(live)
         row = 0
         for entry in live:
             if entry.drafts:
                 self._fill_drafts(self._matchers[entry.req_id], entry.drafts, bitmask[row:])
             row += 1 + len(entry.drafts)
+
+    def _end_slow(self, live: list[_Entry]) -> None:
+        """End the requests for which a step's masks took too long. Costs them once more; so not again at once."""
+        if self._num_masks < self._search_from:
+            return
+        scratch = np.zeros((1, self._words), np.int32)
+        for entry in live:
+            matcher = self._matchers[entry.req_id]
+            if matcher.reasons:
+                continue
+            began = self._clock()
+            self._fill([matcher.native], scratch, [0])
+            if (took := self._clock() - began) > self._mask_seconds:
+                matcher.refused = True
+                self._refused[entry.req_id] = (
+                    f"a mask of its grammar takes {took:.3f} s, "
+                    f"limit is {self._mask_seconds} s (request {entry.req_id})"
+                )
+        self._search_from = self._num_masks + SEARCH_AGAIN
 
     def _fill_drafts(self, matcher: RequestMatcher, drafts: list[int], rows: Bitmask) -> None:
         """Row i + 1 is what may follow draft i.

@@ -47,6 +47,7 @@ class GrammarConfig(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         compile_seconds: time that one grammar may take to compile.
         compile_memory: bytes of memory that it may take meanwhile.
+        mask_seconds: time that one mask may take to make; a request whose grammar needs more ends.
         num_compilers: grammars that are compiled at once, each in a process of its own.
         cache_bytes: size of the cache of compiled grammars; those in use are not counted.
         preload: start the compilers and import their libraries with the engine, which takes seconds, and
@@ -55,14 +56,16 @@ class GrammarConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     compile_seconds: float = 10.0
     compile_memory: int = 1 << 30
+    mask_seconds: float = 0.25
     num_compilers: int = 2
     cache_bytes: int = 256 << 20
     preload: bool = False
 
     def __post_init__(self) -> None:
-        seconds: object = self.compile_seconds
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
-            raise ConfigError(f"compile_seconds is {seconds!r}, needed is a number above 0")
+        for name in ("compile_seconds", "mask_seconds"):
+            seconds: object = getattr(self, name)
+            if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+                raise ConfigError(f"{name} is {seconds!r}, needed is a number above 0")
         if not isinstance(self.preload, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"preload is {self.preload!r}, needed is True or False")
         at_least("compile_memory", self.compile_memory, 1 << 20)

@@ -147,7 +147,7 @@ def test_a_cache_forgets_the_oldest_first_and_keeps_to_its_size():
     assert (cache.num_bytes, len(cache), cache.num_hits, cache.num_misses) == (80, 2, 3, 2)
 
 
-@pytest.mark.parametrize("field", ["compile_seconds", "compile_memory", "num_compilers", "cache_bytes"])
+@pytest.mark.parametrize("field", ["compile_seconds", "mask_seconds", "compile_memory", "num_compilers", "cache_bytes"])
 def test_limits_out_of_range_are_refused_by_name(field: str):
     with pytest.raises(ConfigError, match=field):
         GrammarConfig(**{field: -1})

@@ -13,6 +13,7 @@ from callboard.runner import SimulatedRunner
 from callboard.runner.grammar_manager import GrammarManager
 from callboard.runner.grammar_rows import ConstrainedRows
 from callboard.scheduler import (
+    FCFSPolicy,
     GrammarOutput,
     KVCacheManager,
     ModelRunnerOutput,
@@ -25,6 +26,7 @@ from callboard.scheduler import (
     StructuredOutput,
     plan_step,
 )
+from callboard.scheduler.request import RequestState
 
 PATTERNS = [r"\d{3}-\d{4}", r"(yes|no|maybe)", r"[a-c]{1,9}!", r"#[0-9a-f]{6}", r"(ab|cd){2,5}"]
 SIZES = {"max_model_len": 60, "block_size": 2}
@@ -211,3 +213,20 @@ def test_a_grammar_that_cannot_be_ends_its_request_with_the_reason():
     assert (str(outputs.finished["a"].reason), outputs.finished["a"].error) == ("error", "why")
     assert history.scheduler.grammars.take_news().ended == ["a"]
     history.scheduler.check()
+
+
+def test_requests_leave_the_queue_from_any_place_of_it():
+    policy = FCFSPolicy()
+    states = {}
+    for number, name in enumerate("abcde", 1):
+        params = SamplingParams()
+        states[name] = RequestState(Request(request_id=name, prompt_token_ids=[5], sampling_params=params))
+        states[name].number = number
+    for name in "cedb":  # c and e in order; d and b come late
+        policy.add(states[name])
+    policy.requeue(states["a"])
+    assert [state.request_id for state in policy] == ["a", "b", "c", "d", "e"]
+    assert [state.request_id for state in policy.candidates(2, 0.0)] == ["a", "b"]
+    for name in "bca":
+        policy.remove(states[name])
+    assert ([state.request_id for state in policy], len(policy)) == (["d", "e"], 2)

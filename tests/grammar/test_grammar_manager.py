@@ -197,6 +197,26 @@ def test_the_token_that_ends_the_reasoning_constrains_what_follows_in_the_same_s
     assert only_masks(manager) == {("a", 1): free}
 
 
+def test_a_request_whose_masks_take_too_long_ends_and_its_neighbours_go_on():
+    times = {"now": 0.0}
+    slow = matcher(regex="x+")
+
+    def sluggish(matchers, bitmask, places) -> None:
+        fill(matchers, bitmask, places)
+        times["now"] += sum(1.0 if one is slow.native else 0.01 for one in matchers)
+
+    manager = GrammarManager(
+        VOCABULARY.width, VOCABULARY.stop_token_ids, sluggish, mask_seconds=0.5, clock=lambda: times["now"]
+    )
+    manager.add("a", slow)
+    manager.add("b", matcher(regex="[0-9]+"))
+    assert set(rows(planned(manager, plan(1, new={"a": [], "b": []}, a=0, b=0))[0])) == {("a", 0), ("b", 0)}
+    assert manager.take_refused() == {"a": "a mask of its grammar takes 1.000 s, limit is 0.5 s (request a)"}
+    manager.result(plan(1, a=0, b=0), result(1, a=ids("x"), b=ids("5")))
+    assert rows(planned(manager, plan(2, a=1, b=1))[0]) == {("b", 1): [END, *DIGITS]}
+    manager.check()
+
+
 def test_masks_are_looked_up_by_request_and_place_and_a_wrong_place_is_a_fault():
     step = plan(4, a=2, b=0)
     words = np.arange(4, dtype=np.uint32).tobytes()
