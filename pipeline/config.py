@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
+from ..runner.grammar_spec import GrammarConfig
 from ..scheduler.config import SchedulerConfig, at_least
 from ..scheduler.errors import ConfigError, NotBuiltError
 from ..scheduler.policy import Policy
@@ -46,6 +47,7 @@ _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("watermark",), _is_number, "a number"),
     (("stop_timeout",), _is_duration, "a number of seconds above 0"),
     (("speculative",), lambda value: isinstance(value, SpeculativeConfig | None), "a SpeculativeConfig or None"),
+    (("grammars",), lambda value: isinstance(value, GrammarConfig), "a GrammarConfig"),
     (("kv_load_failure",), lambda value: value in ("recompute", "fail"), "'recompute' or 'fail'"),
     (("isolation",), lambda value: value in ("thread", "process"), "'thread' or 'process'"),
 )
@@ -92,6 +94,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         stop_timeout: seconds that stopping gives the actors.
         freeze_gc: whether the garbage collector passes over what was there when the engine started,
             until it stops; it is the whole process's collector, so the default leaves it alone.
+        grammars: limits of structured output: time and memory to compile a grammar, size of the cache.
     """
 
     model: str | None = None
@@ -118,6 +121,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     num_threads: int | None = None
     stop_timeout: float = 5.0
     freeze_gc: bool = False
+    grammars: GrammarConfig = GrammarConfig()
     speculative: SpeculativeConfig | None = None
     encoder_cache_tokens: int | None = None
     max_num_encoder_tokens: int | None = None

@@ -236,6 +236,7 @@ class Engine:
             num_running=scheduler.num_running,
             # The board forgets an aborted request before the scheduler does.
             num_waiting=max(0, len(parts.board) - scheduler.num_running),
+            num_deferred=scheduler.num_deferred,
             kv_blocks_total=kv.num_blocks,
             kv_blocks_free=kv.num_free_blocks,
             kv_blocks_cached=kv.num_cached_blocks,
@@ -289,7 +290,7 @@ class Engine:
     def check(self) -> None:
         """Audit every core; raises BooksError, with the numbers, if any count does not agree."""
         parts = self._running(dead_too=True)
-        for core in (parts.scheduler.core, parts.kv.core, parts.board):
+        for core in (parts.scheduler.core, parts.kv.core, parts.board, *([parts.grammars] if parts.grammars else [])):
             core.check()
 
     def diagnose(self) -> str:

@@ -110,6 +110,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
 
     num_running: int  # requests that hold a row now
     num_waiting: int  # requests that wait now, those not yet tokenized included
+    num_deferred: int  # of these, requests whose grammars are being prepared
     kv_blocks_total: int  # usable blocks
     kv_blocks_free: int  # held by nobody now, cached ones included
     kv_blocks_cached: int  # found by their key now

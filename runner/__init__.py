@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from .grammar_spec import GrammarConfig as GrammarConfig
 from .latency import H200_8B as H200_8B
 from .latency import TWO_CORES_135M as TWO_CORES_135M
 from .latency import Latency as Latency

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from ..scheduler.errors import EngineDeadError, NotBuiltError
+from ..scheduler.errors import EngineDeadError
 from ..scheduler.kv_groups import ONE_GROUP, KVGroup
 from ..scheduler.plan import GrammarOutput, IntArray, ModelRunnerOutput, SchedulerOutput
 from .latency import Latency
@@ -72,6 +72,7 @@ class SimulatedRunner:
             num_kv_blocks=num_kv_blocks,
             max_num_running_reqs=max_num_running_reqs,
             eos_token_ids=eos_token_ids,
+            capabilities=frozenset({"grammars"}),
             weights_id="toy",
             kv_groups=kv_groups,
         )
@@ -97,18 +98,18 @@ class SimulatedRunner:
         self, plan: SchedulerOutput, grammar: Awaitable[GrammarOutput] | None = None
     ) -> Awaitable[ModelRunnerOutput]:
         """Take a step; its awaitable executes it when the steps before it are done."""
-        if grammar is not None:
-            raise NotBuiltError("grammars are not supported by the simulated runner yet")
         if self._closed:
             raise EngineDeadError(f"the runner is closed, step {plan.step} came late")
-        return _Step(self, plan, anyio.current_time())
+        return _Step(self, plan, grammar, anyio.current_time())
 
     async def aclose(self) -> None:
         """Refuse further steps."""
         self._closed = True
 
-    async def execute(self, plan: SchedulerOutput, submitted: float) -> ModelRunnerOutput:
-        """The device's turn: one step, after its latency."""
+    async def execute(
+        self, plan: SchedulerOutput, submitted: float, grammar: Awaitable[GrammarOutput] | None = None
+    ) -> ModelRunnerOutput:
+        """The device's turn: one step, after its latency; its masks are waited for at the end."""
         took = self._latency.of(plan)
         # The device starts a step as soon as it has it and is free, whenever the host looks.
         starts = submitted if self._free_at is None else max(self._free_at, submitted)
@@ -119,19 +120,28 @@ class SimulatedRunner:
         await self.gate.passed()
         if fault := self._faults.get(plan.step):
             raise fault
+        masks = () if grammar is None else (await grammar,)
         self.num_steps += 1
-        return ModelRunnerOutput(step=plan.step, token_ids=self.compute(plan))
+        return ModelRunnerOutput(step=plan.step, token_ids=self.compute(plan, *masks))
 
-    def compute(self, plan: SchedulerOutput) -> IntArray:
-        """Execute a plan at once: a token for each entry that samples."""
-        return self._model.execute(plan)
+    def compute(self, plan: SchedulerOutput, masks: GrammarOutput | None = None) -> IntArray:
+        """Execute a plan at once: a token for each entry that samples, allowed by its mask if it has one."""
+        return self._model.execute(plan, masks)
 
 
 class _Step:
     """A submitted step; awaiting it gives the result."""
 
-    def __init__(self, runner: SimulatedRunner, plan: SchedulerOutput, submitted: float) -> None:
-        self._runner, self._plan, self._submitted = runner, plan, submitted
+    def __init__(
+        self,
+        runner: SimulatedRunner,
+        plan: SchedulerOutput,
+        grammar: Awaitable[GrammarOutput] | None,
+        submitted: float,
+    ) -> None:
+        self._runner, self._plan, self._grammar, self._submitted = runner, plan, grammar, submitted
 
     def __await__(self) -> Generator[Any, Any, ModelRunnerOutput]:
-        return self._runner.execute(self._plan, self._submitted).__await__()
+        if self._grammar is None:
+            return self._runner.execute(self._plan, self._submitted).__await__()
+        return self._runner.execute(self._plan, self._submitted, self._grammar).__await__()

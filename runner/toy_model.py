@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..scheduler.kv_groups import ONE_GROUP, KVGroup
-from ..scheduler.plan import BlockIds, IntArray, NewRequestData, SchedulerOutput
+from ..scheduler.plan import BlockIds, GrammarOutput, IntArray, NewRequestData, SchedulerOutput
+from .mask_words import allowed_tokens, masks_by_request
 
 Words = NDArray[np.uint64]
 
@@ -168,8 +169,11 @@ class ToyModel:
         self._end_ids: list[set[int]] = [set()] * rows
         self._eos_token_ids = eos_token_ids
 
-    def execute(self, plan: SchedulerOutput) -> IntArray:
-        """Compute one step; returns a token for each entry that samples, in plan order."""
+    def execute(self, plan: SchedulerOutput, masks: GrammarOutput | None = None) -> IntArray:
+        """Compute one step; returns a token for each entry that samples, in plan order.
+
+        Where a mask forbids the token, it is the next one in turn that is allowed.
+        """
         for new in plan.scheduled_new_reqs:
             self._enter(new)
         for row, blocks in plan.grown.items():
@@ -183,6 +187,8 @@ class ToyModel:
             total += self._sums(rows, ends, group)
         tokens = _choose(total, self.vocab_size)
         self._forbid_early_ends(tokens, rows, plan.num_outputs[plan.samples])
+        if masks is not None:
+            self._obey(tokens, masks, plan)
         self._tokens[rows, ends] = tokens
         for row, changes in plan.replaced.items():
             for group, place, block in changes:
@@ -204,6 +210,14 @@ class ToyModel:
         (early,) = np.nonzero(outputs < self._min_tokens[rows])
         for i in early.tolist():
             tokens[i] = _not_among(int(tokens[i]), self._end_ids[rows[i]], self.vocab_size)
+
+    def _obey(self, tokens: IntArray, masks: GrammarOutput, plan: SchedulerOutput) -> None:
+        found = masks_by_request(masks, plan)
+        sampled = [req_id for req_id, samples in zip(plan.req_ids, plan.samples.tolist(), strict=True) if samples]
+        for i, req_id in enumerate(sampled):
+            if req_id in found:
+                allowed = allowed_tokens(found[req_id], self.vocab_size)
+                tokens[i] = allowed[np.searchsorted(allowed, tokens[i]) % len(allowed)]
 
     def _extend_tables(self, row: int, blocks: BlockIds, more: Sequence[BlockIds]) -> None:
         for group, joining in zip(self._groups, (blocks, *more), strict=True):

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from .kv_events import KVChange, KVEventBatch
+from .params import StructuredOutput
 from .pause import PauseMode
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput
 from .request import FinishReason, Request
@@ -72,6 +73,23 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     kv_events: bool = False
     steps: bool = False
+
+
+class GrammarNews(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Grammars are ready, or their requests must end: each failed one's reason is its text."""
+
+    ready: list[str] = []
+    failed: dict[str, str] = {}
+
+
+# --- to the grammars
+
+
+class PrepareGrammars(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Requests wait for their grammars; others, which had one or waited for it, have ended."""
+
+    wanted: dict[str, StructuredOutput] = {}
+    ended: list[str] = []
 
 
 # --- to the KV cache

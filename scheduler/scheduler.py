@@ -10,7 +10,7 @@ before is known, and nothing here asks how many steps are under way.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from .block_keys import BlockKeys
 from .cadence import PrefillCadence
 from .config import SchedulerConfig
 from .draft import Draft, Head, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
-from .errors import BooksError, ConfigError, InvalidRequestError
+from .errors import BooksError, ConfigError, InvalidRequestError, PolicyError
+from .grammar_room import GrammarRoom
 from .kv_cache_manager import KVCacheManager
 from .kv_events import Described
 from .limits import pool_error, refuse_invalid, token_limit
@@ -66,6 +67,7 @@ class Scheduler:
         self._rules = stops.checked_rules(stop_rules)
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
         self._keys = BlockKeys(config)
+        self.grammars = GrammarRoom()
         self._cadence = PrefillCadence(config.prefill_schedule_interval)
         self._requests: dict[str, RequestState] = {}
         self._sizes = config.group_sizes()
@@ -82,7 +84,9 @@ class Scheduler:
         self._preempted_ids: set[str] = set()
         self._ended: dict[str, Finished] = {}
         self._events: list[EngineCoreEvent] = []
-        self._num_steps = self._num_preemptions = self._num_prompt_tokens = self._num_tokens = self._num_finished = 0
+        self._num_arrived = self._num_steps = self._num_preemptions = self._num_prompt_tokens = self._num_tokens = (
+            self._num_finished
+        ) = 0
 
     # --- requests come and go
 
@@ -95,7 +99,9 @@ class Scheduler:
         state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
         state.digests = list(request.block_digests or ())
         self._keys.hash_known(state)
-        self._waiting.add(state)  # first: a policy that raises has taken nothing in
+        state.number = self._num_arrived = self._num_arrived + 1
+        if not self.grammars.park(state):
+            self._waiting.add(state)  # first: a policy that raises has taken nothing in
         self._requests[request.request_id] = state
         self._num_prompt_tokens += len(request.prompt_token_ids)
         self._note("QUEUED", request.request_id, now)
@@ -108,6 +114,19 @@ class Scheduler:
         states = [state for req_id in dict.fromkeys(wanted) if (state := self._requests.get(req_id))]
         self._finish([(state, Finished(reason=FinishReason.ABORT)) for state in states], now)
         return [state.request_id for state in states]
+
+    def grammar_news(self, ready: Iterable[str], failed: Mapping[str, str], now: float = 0.0) -> None:
+        """Requests whose grammars are ready join the queue; failed ones end. Not between ``propose`` and ``commit``."""
+        failed = dict(failed)
+        for state in filter(None, map(self.grammars.release, ready)):
+            try:
+                self._waiting.add(state)
+            except PolicyError as error:
+                self.grammars.take_back(state)
+                failed[state.request_id] = str(error)
+            self._waiting.refused = False  # it may come before the one that found no room
+        ends = {req_id: Finished(reason=FinishReason.ERROR, error=text) for req_id, text in failed.items()}
+        self._finish([(self._requests[req_id], end) for req_id, end in ends.items() if req_id in self._requests], now)
 
     def reject(self, request_id: str, error: str) -> None:
         """Answer a request that could not be queued."""
@@ -538,6 +557,8 @@ class Scheduler:
 
     def _give_up(self, state: RequestState) -> None:
         """Take an ending request out of the queue, or give back what it holds as it runs."""
+        if self.grammars.end(state):
+            return
         if state.row < 0:
             if self._waiting.end(state):
                 self._releases.append(Release(req_id=state.request_id, fence=self._fence))
@@ -638,13 +659,15 @@ class Scheduler:
             num_generated_tokens=self._num_tokens,
             num_finished=self._num_finished,
             prefix_hit_rate=self.reports.hit_rate.rate,
+            num_deferred=len(self.grammars),
         )
 
     def check(self) -> None:
         """Raise BooksError unless queue, table and requests agree."""
         self._table.check()
-        if self.num_running + self.num_waiting != len(self._requests):
-            raise BooksError(f"{self.num_running} run, {self.num_waiting} wait, {len(self._requests)} are known")
+        waiting = self.num_waiting + len(self.grammars)
+        if self.num_running + waiting != len(self._requests):
+            raise BooksError(f"{self.num_running} run, {waiting} wait, {len(self._requests)} are known")
         self._waiting.check(self._requests)
         for row in self._table.order.tolist():
             state = self._requests.get(self._table.ids[row])
