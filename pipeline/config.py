@@ -75,6 +75,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         policy: "fcfs", "priority", or a ``Policy``.
         steps_in_flight: steps planned ahead of their results; 1 waits for each, 2 overlaps.
         max_waiting: unfinished requests beyond the running ones; more are refused.
+        max_logprobs: most log-probabilities that a request may ask for at each place; -1: the whole vocabulary.
         num_threads: the runner's threads.
         stop_timeout: seconds that stopping gives the actors.
     """
@@ -95,6 +96,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     policy: str | Policy = "fcfs"
     steps_in_flight: int = 2
     max_waiting: int = 100_000
+    max_logprobs: int = 20
     num_threads: int | None = None
     stop_timeout: float = 5.0
     speculative: SpeculativeConfig | None = None
@@ -107,6 +109,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     def __post_init__(self) -> None:
         self._check_types()
         at_least("max_waiting", self.max_waiting, 0)
+        at_least("max_logprobs", self.max_logprobs, -1)
         for name in ("max_model_len", "max_num_running_reqs", "kv_cache_memory", "num_threads"):
             if (value := getattr(self, name)) is not None:
                 at_least(name, value, 1)

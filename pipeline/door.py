@@ -13,14 +13,15 @@ from ..scheduler.errors import InvalidRequestError, NotBuiltError
 from ..scheduler.params import OutputKind, SamplingParams, refuse_unbuilt
 from .board import MARK
 from .intake import Intake, Prompted
+from .param_limits import ParamLimits
 from .tokenizer import Tokenizer
 
 
 class Door:
     """Makes a ``Prompted`` of what a user passes. Raises InvalidRequestError by name: what, got, needed, whose."""
 
-    def __init__(self, intake: Intake, tokenizer: Tokenizer | None) -> None:
-        self._intake, self._tokenizer = intake, tokenizer
+    def __init__(self, intake: Intake, tokenizer: Tokenizer | None, limits: ParamLimits) -> None:
+        self._intake, self._tokenizer, self._limits = intake, tokenizer, limits
         self._numbers = itertools.count()
 
     def make_id(self, in_use: Callable[[str], bool]) -> str:
@@ -84,8 +85,9 @@ class Door:
             raise InvalidRequestError(f"stop strings need a tokenizer, the engine has none (request {request_id})")
         for stop in params.stop_strings:
             _check_text("stop", stop, "text", request_id)
-        for token in params.stop_token_ids or ():
-            self._intake.check_token("stop_token_ids", token, request_id)
+        for word in params.bad_words or ():
+            _check_text("bad_words", word, "text", request_id)
+        self._limits.check(params, request_id)
         return params
 
 

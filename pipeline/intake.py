@@ -14,6 +14,7 @@ from ..scheduler.hashing import extend_keys, root_key
 from ..scheduler.messages import Submit
 from ..scheduler.params import SamplingParams
 from ..scheduler.request import Request
+from .bad_words import with_token_ids
 from .board import Board
 from .parallel import child_params
 from .tokenizer import Tokenizer
@@ -39,7 +40,8 @@ class Prompted(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Characters or tokens."""
-        return len(self.text if self.text is not None else self.token_ids or ())
+        words = sum(map(len, self.params.bad_words or ()))
+        return len(self.text if self.text is not None else self.token_ids or ()) + words
 
 
 class Intake:
@@ -56,11 +58,12 @@ class Intake:
         token_ids = self._token_ids(prompted)
         self.check_prompt(token_ids, prompted.request_id)
         digests = self._keys(prompted, token_ids) if self._keyed else None
+        params = with_token_ids(prompted.params, self._tokenizer)
         return [
             Request(
                 request_id=key,
                 prompt_token_ids=token_ids,
-                sampling_params=child_params(prompted.params, index),
+                sampling_params=child_params(params, index),
                 priority=prompted.priority,
                 arrival_time=prompted.arrived,
                 cache_salt=prompted.cache_salt,

@@ -59,7 +59,10 @@ class Parts:
         )
         self.runner.deliver_to(self.scheduler.mailbox.control_nowait)
         intake = Intake(info, tokenizer, max_model_len=max_model_len, num_kv_blocks=num_blocks, keyed=keyed)
-        self.door = Door(intake, tokenizer)
+        limits = ParamLimits(
+            info, type(runner).__name__, max_logprobs=config.max_logprobs, has_tokenizer=tokenizer is not None
+        )
+        self.door = Door(intake, tokenizer, limits)
         self.intake = IntakeActor(intake, self.board, submits=self.scheduler.submits, max_waiting=self.max_unfinished)
         # Started from the end of the data's way to its beginning: nobody sends to an actor that does not run.
         self.pipeline = Pipeline(

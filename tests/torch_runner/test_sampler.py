@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from callboard.runner.draws import CANDIDATES, uniform
 from callboard.runner.row_tables import RowTables
-from callboard.runner.sampler import CANDIDATES, sample, uniform
+from callboard.runner.sampler import sample
 from callboard.scheduler import NewRequestData, SamplingParams
 
 VOCABULARY = 12
@@ -157,7 +158,7 @@ def test_a_request_without_a_seed_keeps_its_choices_over_a_preemption() -> None:
 
 
 def test_requests_without_a_seed_differ_from_each_other_and_from_run_to_run() -> None:
-    seeds = [tables(SamplingParams(), SamplingParams(), random_base=base).seed.tolist() for base in (1, 2)]
+    seeds = [tables(SamplingParams(), SamplingParams(), random_base=base).sampling.seed.tolist() for base in (1, 2)]
     assert len({seed for pair in seeds for seed in pair}) == 4
 
 
