@@ -8,6 +8,7 @@ from callboard.pipeline import Pipeline as Pipeline
 from callboard.pipeline import RequestOutput as RequestOutput
 from callboard.pipeline import RequestStream as RequestStream
 from callboard.pipeline import SpeculativeConfig as SpeculativeConfig
+from callboard.pipeline import StepStats as StepStats
 from callboard.pipeline import Timings as Timings
 from callboard.pipeline import Usage as Usage
 from callboard.scheduler.errors import BooksError as BooksError
@@ -15,11 +16,19 @@ from callboard.scheduler.errors import CallboardError as CallboardError
 from callboard.scheduler.errors import ConfigError as ConfigError
 from callboard.scheduler.errors import EngineDeadError as EngineDeadError
 from callboard.scheduler.errors import EngineOverloadedError as EngineOverloadedError
+from callboard.scheduler.errors import EnginePausedError as EnginePausedError
 from callboard.scheduler.errors import InvalidRequestError as InvalidRequestError
 from callboard.scheduler.errors import ModelLoadError as ModelLoadError
 from callboard.scheduler.errors import NotBuiltError as NotBuiltError
+from callboard.scheduler.kv_events import AllBlocksCleared as AllBlocksCleared
+from callboard.scheduler.kv_events import BlockRemoved as BlockRemoved
+from callboard.scheduler.kv_events import BlockStored as BlockStored
+from callboard.scheduler.kv_events import KVEventBatch as KVEventBatch
+from callboard.scheduler.kv_events import KVEventsLost as KVEventsLost
 from callboard.scheduler.messages import EngineCoreEvent as EngineCoreEvent
+from callboard.scheduler.params import RepetitionDetection as RepetitionDetection
 from callboard.scheduler.params import SamplingParams as SamplingParams
 from callboard.scheduler.params import StructuredOutput as StructuredOutput
+from callboard.scheduler.statistics import PrefillStats as PrefillStats
 
 __version__ = "0.1.0"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ..scheduler.errors import BooksError, InvalidRequestError
 from ..scheduler.messages import EngineCoreOutputs, Finished
 from ..scheduler.request import FinishReason
+from .prompt_load import PromptLoad
 from .stream import StreamState
 
 ABORTED = Finished(reason=FinishReason.ABORT)
@@ -38,6 +39,7 @@ class Board:
         self._keys: dict[str, list[str]] = {}  # request id -> keys of its completions that are on the board
         self._leaving: set[str] = set()  # keys of requests that ended here and not yet elsewhere
         self._numbers = itertools.count()
+        self.load = PromptLoad()
         self.num_finished = 0
 
     def __len__(self) -> int:
@@ -75,9 +77,13 @@ class Board:
     def deliver(self, outputs: EngineCoreOutputs, now: float) -> None:
         """Bring one step's tokens and ends to their streams; requests that have left are passed over."""
         streams = self._streams
-        for key, cached in outputs.cached.items():
+        for event in outputs.events:
+            if state := streams.get(event.request_id):
+                state.note(event)
+        for key, prefill in outputs.prefill.items():
             if state := streams.get(key):
-                state.num_cached_tokens = cached
+                state.prefill = prefill
+                self.load.leave(key)
         for key, end in outputs.finished.items():
             if state := streams.get(key):
                 state.announce(end)
@@ -104,10 +110,9 @@ class Board:
         self.abort(list(self._keys.get(request_id, ())), now)
 
     def abort_all(self, now: float) -> list[str]:
-        """End every request; returns the ids, one for each completion."""
-        ids = [state.request_id for state in self._streams.values()]
+        """End every request; returns the keys of all whose end the scheduler has not told yet."""
         self.abort(list(self._streams), now)
-        return ids
+        return sorted(self._leaving)
 
     def fail(self, key: str, error: BaseException) -> None:
         """End a request that no other part of the engine has, by an error."""
@@ -130,6 +135,7 @@ class Board:
             if not keys:
                 del self._keys[state.request_id]
             self._leaving.add(key)
+            self.load.leave(key)
             self.num_finished += 1
         return state
 

@@ -37,7 +37,7 @@ def _is_duration(value: object) -> bool:
 # Whole numbers have their types checked with their limits.
 _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("model",), lambda value: isinstance(value, str | None), "text or None"),
-    (("dtype", "device"), lambda value: isinstance(value, str), "text"),
+    (("dtype", "device", "prefix_hash"), lambda value: isinstance(value, str), "text"),
     (("enable_chunked_prefill", "enable_prefix_caching"), lambda value: isinstance(value, bool), "True or False"),
     (("watermark",), _is_number, "a number"),
     (("stop_timeout",), _is_duration, "a number of seconds above 0"),
@@ -72,10 +72,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         long_prefill_token_threshold: most tokens of one request in a step that serves others; 0: no cap.
         enable_chunked_prefill: whether a prompt may be split over steps.
         enable_prefix_caching: whether equal prefixes are computed once.
+        prefix_hash: digest that names cached blocks: "sha256", "blake2b", or cut, as in "sha256-128".
         policy: "fcfs", "priority", or a ``Policy``.
         steps_in_flight: steps planned ahead of their results; 1 waits for each, 2 overlaps.
         max_waiting: unfinished requests beyond the running ones; more are refused.
         max_logprobs: most log-probabilities that a request may ask for at each place; -1: the whole vocabulary.
+        max_waiting_tokens: prompt tokens of requests without an output yet; once there are as many,
+            further requests are refused. 0 refuses all, None none.
         num_threads: the runner's threads.
         stop_timeout: seconds that stopping gives the actors.
     """
@@ -92,11 +95,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     long_prefill_token_threshold: int = 0
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
+    prefix_hash: str = "sha256"
     watermark: float = 0.0
     policy: str | Policy = "fcfs"
     steps_in_flight: int = 2
     max_waiting: int = 100_000
     max_logprobs: int = 20
+    max_waiting_tokens: int | None = None
     num_threads: int | None = None
     stop_timeout: float = 5.0
     speculative: SpeculativeConfig | None = None
@@ -110,6 +115,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         self._check_types()
         at_least("max_waiting", self.max_waiting, 0)
         at_least("max_logprobs", self.max_logprobs, -1)
+        if self.max_waiting_tokens is not None:
+            at_least("max_waiting_tokens", self.max_waiting_tokens, 0)
         for name in ("max_model_len", "max_num_running_reqs", "kv_cache_memory", "num_threads"):
             if (value := getattr(self, name)) is not None:
                 at_least(name, value, 1)

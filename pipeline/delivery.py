@@ -8,6 +8,7 @@ from ..actors import Actor, Channel
 from ..scheduler.messages import EngineCoreOutputs
 from .board import Board
 from .event_log import EventLog
+from .step_stats import StepStats, iteration_stats
 
 
 class DeliveryActor(Actor):
@@ -21,5 +22,9 @@ class DeliveryActor(Actor):
 
     async def run(self) -> None:
         async for outputs in self.outputs:
-            self._events.add(outputs.events)
-            self._board.deliver(outputs, anyio.current_time())
+            now = anyio.current_time()
+            self._events.take(outputs)
+            if outputs.scheduler_stats and self._events.steps:
+                iteration = iteration_stats(outputs, self._board.get, now)
+                self._events.steps.add([StepStats(scheduler=outputs.scheduler_stats, iteration=iteration)])
+            self._board.deliver(outputs, now)

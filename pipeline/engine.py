@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 import structlog
 
-from ..actors import Ask
+from ..actors import ActorStoppedError, Ask
 from ..actors.tasks import finish
 from ..runner.runner import Runner
 from ..scheduler.errors import ConfigError, EngineDeadError, InvalidRequestError
-from ..scheduler.messages import ResetPrefixCache
+from ..scheduler.messages import Follow, Pause, ResetPrefixCache, Resume
 from ..scheduler.params import SamplingParams
+from ..scheduler.pause import STATE_OF_MODE, PauseMode
+from ..scheduler.stops import StopRule, checked_rules
 from .config import EngineConfig
-from .event_log import EventStream
+from .event_log import EventStream, KVEventStream, StepStatsStream
 from .outputs import EngineStats, RequestOutput
 from .parallel import ParallelState
 from .stream import RequestStream, StreamState
@@ -25,6 +27,7 @@ from .tokenizer import Tokenizer
 from .wiring import Parts
 
 Message = dict[str, Any]
+T = TypeVar("T")
 log: Any = structlog.get_logger(__name__)
 
 # Seconds that a runner may take to close: it may have to wait for the step that it is at.
@@ -41,21 +44,28 @@ class Engine:
         config: settings; None: the defaults.
         runner: what computes the steps.
         tokenizer: turns text into tokens and back; None: token ids in and out.
+        stop_rules: ends of requests beyond end tokens, stop tokens and length (``StopRule``).
     """
 
     def __init__(
-        self, config: EngineConfig | None = None, *, runner: Runner, tokenizer: Tokenizer | None = None
+        self,
+        config: EngineConfig | None = None,
+        *,
+        runner: Runner,
+        tokenizer: Tokenizer | None = None,
+        stop_rules: Sequence[StopRule] = (),
     ) -> None:
         self.config = config or EngineConfig()
         self.runner = runner
         self.tokenizer = tokenizer
+        self.stop_rules = checked_rules(stop_rules)
         self._parts: Parts | None = None
         self._started = False
         self._cause: BaseException | None = None
         self._left = False
 
     @classmethod
-    def from_pretrained(cls, path_or_name: str, **config: Any) -> Self:
+    def from_pretrained(cls, path_or_name: str, *, stop_rules: Sequence[StopRule] = (), **config: Any) -> Self:
         """An engine for a model's files: a Hugging Face folder, a .gguf file, or an installed model's name.
 
         Reads the model's description and tokenizer; the weights are read when the engine starts.
@@ -66,7 +76,7 @@ class Engine:
 
         settings = EngineConfig(model=str(path_or_name), **config)
         runner, tokenizer = load(settings)
-        return cls(settings, runner=runner, tokenizer=tokenizer)
+        return cls(settings, runner=runner, tokenizer=tokenizer, stop_rules=stop_rules)
 
     # --- life
 
@@ -76,7 +86,7 @@ class Engine:
         self._started = True
         try:
             # Checks the settings against the runner's limits, before weights are read.
-            parts = Parts(self.config, self.runner, self.tokenizer)
+            parts = Parts(self.config, self.runner, self.tokenizer, self.stop_rules)
             parts.pipeline.on_failure(self.end_with)
             if start := getattr(self.runner, "start", None):
                 await start()
@@ -126,8 +136,8 @@ class Engine:
             cache_salt: only requests with an equal salt share cached prefixes.
 
         Raises InvalidRequestError for what can never be served, EngineOverloadedError when too
-        many requests wait, EngineDeadError when the engine has ended. A text prompt is tokenized
-        later: what is wrong with its tokens is raised by the stream's first read.
+        many requests wait or the engine is paused, EngineDeadError when the engine has ended. A text
+        prompt is tokenized later: what is wrong with its tokens is raised by the stream's first read.
         """
         return self._submit(
             prompt, params, request_id=request_id, priority=priority, cache_salt=cache_salt, adapter=adapter
@@ -159,17 +169,43 @@ class Engine:
         parts = self._owned()
         parts.board.abort_id(request_id, parts.port.time())
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False, and nothing forgotten, while a request is unfinished.
+    async def pause(self, mode: PauseMode = "wait") -> None:
+        """Plan less until ``resume``; returns when what the mode lets run has ended and no step is under way.
 
-        Waits for steps that are still under way when the last request has ended.
+        - "wait": requests that have begun go on to their end, those that wait for their first step stay.
+        - "abort": all unfinished requests end with finish reason "abort".
+        - "keep": everything stands still and goes on after ``resume``.
+
+        New requests are refused with EnginePausedError, in mode "keep" they wait. The mode holds
+        from the call on, also if the caller stops waiting; a later call replaces it.
         """
         parts = self._owned()
-        if len(parts.board):
+        if mode not in STATE_OF_MODE:
+            raise ConfigError(f"mode is {mode!r}, known are {', '.join(map(repr, STATE_OF_MODE))}")
+        parts.paused = mode
+        if mode == "abort":
+            parts.board.abort_all(parts.port.time())
+        pause: Ask[Pause, None] = Ask(Pause(mode))
+        await self._ask(pause)
+
+    async def resume(self) -> None:
+        """Go on after ``pause``; whoever still waits there returns. Without a pause it changes nothing."""
+        parts = self._owned()
+        parts.paused = None
+        parts.scheduler.mailbox.control_nowait(Resume())
+
+    async def reset_prefix_cache(self, force: bool = False) -> bool:
+        """Forget all cached prefixes; False, and nothing forgotten, while requests use the cache.
+
+        With ``force`` running requests are preempted, in their order, and computed anew; no token
+        is lost, and it is carried out even if the caller stops waiting. Waits for steps that are
+        under way. A paused engine whose requests all wait holds nothing, so there it succeeds.
+        """
+        parts = self._owned()
+        if len(parts.board) and not force and parts.paused is None:
             return False
-        reset: Ask[ResetPrefixCache, bool] = Ask(ResetPrefixCache())
-        parts.scheduler.mailbox.control_nowait(reset)
-        return await reset.reply
+        reset: Ask[ResetPrefixCache, bool] = Ask(ResetPrefixCache(force))
+        return await self._ask(reset)
 
     # --- looking in
 
@@ -186,6 +222,7 @@ class Engine:
             kv_blocks_cached=kv.num_cached_blocks,
             prefix_queries=kv.prefix_queries,
             prefix_hits=kv.prefix_hits,
+            prefix_hit_rate=scheduler.prefix_hit_rate,
             num_preemptions=scheduler.num_preemptions,
             num_steps=scheduler.num_steps,
             num_prompt_tokens=scheduler.num_prompt_tokens,
@@ -197,6 +234,26 @@ class Engine:
         """Follow what happens to requests, from now on; ends when the engine stops."""
         return self._owned().events.follow()
 
+    def kv_events(self, replay_from: int | None = None) -> KVEventStream:
+        """Follow which cached blocks come and go: one numbered batch a step, from now on.
+
+        The scheduler reports them from the first call on, to the engine's end; before it, that
+        costs nothing. A follower that leaves more than 10,000 batches unread loses the oldest and
+        finds a ``KVEventsLost`` with their numbers in their place.
+
+        Args:
+            replay_from: number of the batch to begin with, of the last 10,000 that are kept.
+        """
+        parts = self._owned()
+        parts.scheduler.mailbox.control_nowait(Follow(kv_events=True))
+        return parts.events.follow_kv(replay_from)
+
+    def step_stats(self) -> StepStatsStream:
+        """Follow the counts of each step, from now on; a slow follower loses the oldest of 10,000."""
+        parts = self._owned()
+        parts.scheduler.mailbox.control_nowait(Follow(steps=True))
+        return parts.events.steps.follow()
+
     def check(self) -> None:
         """Audit every core; raises BooksError, with the numbers, if any count does not agree."""
         parts = self._running(dead_too=True)
@@ -204,8 +261,10 @@ class Engine:
             core.check()
 
     def diagnose(self) -> str:
-        """What each actor is waiting for, since when, and how full its lanes are."""
-        return self._running(dead_too=True).pipeline.diagnose()
+        """What each actor is waiting for, since when, and how full its lanes are; and whether the engine is paused."""
+        parts = self._running(dead_too=True)
+        paused = f"the engine is paused, in mode {parts.paused!r}\n" if parts.paused else ""
+        return paused + parts.pipeline.diagnose()
 
     # --- inside
 
@@ -221,15 +280,26 @@ class Engine:
         if request_id is None:
             request_id = parts.door.make_id(parts.board.has_id)
         prompted = parts.door.check(prompt, params, request_id=request_id, **options)
+        parts.refuse_paused(request_id)
         now, params = parts.port.time(), prompted.params
         parts.refuse_overload(request_id, params.n)
         states = [StreamState(request_id, params, self._text_builder(params), now, index) for index in range(params.n)]
         parts.board.add(states)
         # There is a place: each holder of one is on the board, or leaving it.
         keys = [state.key for state in states]
+        for key in keys:
+            parts.board.load.enter(key, len(prompted.token_ids or ()))
         parts.intake.prompts.send_nowait(msgspec.structs.replace(prompted, keys=keys, arrived=now))
         state = states[0] if len(states) == 1 else ParallelState(states)
         return RequestStream(state, parts.abort_from_anywhere, parts.port)
+
+    async def _ask(self, ask: Ask[Any, T]) -> T:
+        self._running().scheduler.mailbox.control_nowait(ask)
+        try:
+            return await ask.reply
+        except ActorStoppedError as error:
+            self._running()
+            raise EngineDeadError("the engine ended before it had answered") from error
 
     def _text_builder(self, params: SamplingParams) -> TextBuilder | None:
         return TextBuilder(self.tokenizer, params) if self.tokenizer else None

@@ -1,86 +1,69 @@
-"""What happened to requests, for whoever wants to follow it."""
+"""All that an engine tells those who follow it: lives of requests, cached blocks, steps."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
-from weakref import WeakSet
+from collections.abc import Callable
 
 import msgspec
 
-from ..actors import LoopPort, Signal
-from ..scheduler.messages import EngineCoreEvent
+from ..actors import LoopPort
+from ..scheduler.kv_events import KVEventBatch, KVEventsLost, ReplayBuffer
+from ..scheduler.messages import EngineCoreEvent, EngineCoreOutputs
 from .board import public_id
+from .followers import Follower, Followers
+from .step_stats import StepStats
 
-# Events that a slow follower may leave unread; beyond them the oldest are dropped and counted.
+# News that a slow follower may leave unread; beyond them the oldest are dropped.
 UNREAD_LIMIT = 100_000
+UNREAD_STEPS = 10_000
 
-
-class EventStream:
-    """An async iterator of events from the moment it was made; ends with the engine."""
-
-    def __init__(self, port: LoopPort) -> None:
-        self._port = port
-        self._unread: deque[EngineCoreEvent] = deque(maxlen=UNREAD_LIMIT)
-        self._news = Signal()
-        self._closed = False
-        self._error: BaseException | None = None
-        self.num_dropped = 0  # events lost because this follower was too slow
-
-    def add(self, events: Iterable[EngineCoreEvent]) -> None:
-        """News for the follower."""
-        for event in events:
-            self.num_dropped += len(self._unread) == UNREAD_LIMIT
-            self._unread.append(event)
-        self._news.set()
-
-    def close(self, error: BaseException | None = None) -> None:
-        """Nothing more will come; the follower gets the error, if there is one, after what is unread."""
-        self._closed, self._error = True, error
-        self._news.set()
-
-    def __aiter__(self) -> EventStream:
-        return self
-
-    async def __anext__(self) -> EngineCoreEvent:
-        self._port.check_owner()  # elsewhere the wake-up would not arrive
-        while not self._unread:
-            if self._closed:
-                self._raise_error()
-                raise StopAsyncIteration
-            await self._news.wait()
-        return self._unread.popleft()
-
-    def _raise_error(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+EventStream = Follower[EngineCoreEvent]
+KVEventStream = Follower[KVEventBatch | KVEventsLost]
+StepStatsStream = Follower[StepStats]
 
 
 class EventLog:
-    """Hands events to all followers; without any it costs nothing."""
+    """Hands news to their followers.
+
+    Batches of KV events are also kept for followers that come back; that begins with the first one.
+    """
 
     def __init__(self, port: LoopPort) -> None:
-        self._port = port
-        self._followers: WeakSet[EventStream] = WeakSet()
+        self._requests: Followers[EngineCoreEvent] = Followers(port, UNREAD_LIMIT)
+        self._kv: Followers[KVEventBatch | KVEventsLost] = Followers(port, UNREAD_STEPS, _lost)
+        self.steps: Followers[StepStats] = Followers(port, UNREAD_STEPS)
+        self._replay = ReplayBuffer(UNREAD_STEPS)
 
     def follow(self) -> EventStream:
-        """A new follower."""
-        stream = EventStream(self._port)
-        self._followers.add(stream)
-        return stream
+        """A new follower of requests."""
+        return self._requests.follow()
+
+    def follow_kv(self, replay_from: int | None) -> KVEventStream:
+        """A new follower of cached blocks; with a number, the batches kept from there on come first."""
+        return self._kv.follow([] if replay_from is None else self._replay.since(replay_from))
+
+    def take(self, outputs: EngineCoreOutputs) -> None:
+        """What one step has to tell, step statistics apart."""
+        self.add(outputs.events)
+        if outputs.kv_events:
+            self._replay.add(outputs.kv_events)
+            self._kv.add([*outputs.kv_events])
 
     def add(self, events: list[EngineCoreEvent]) -> None:
-        """News for all followers."""
-        if events and self._followers:
-            named = [_by_public_id(event) for event in events]
-            for follower in self._followers:
-                follower.add(named)
+        """News of requests."""
+        if events and self._requests:
+            self._requests.add([_by_public_id(event) for event in events])
 
     def close(self, make_error: Callable[[], BaseException] | None = None) -> None:
         """Nothing more will come; each follower gets an error of its own, if there is one."""
-        for follower in list(self._followers):
-            follower.close(make_error() if make_error else None)
+        for followers in (self._requests, self._kv, self.steps):
+            followers.close(make_error)
+
+
+def _lost(first: KVEventBatch | KVEventsLost, last: KVEventBatch | KVEventsLost) -> KVEventsLost:
+    assert isinstance(first, KVEventBatch)
+    assert isinstance(last, KVEventBatch)
+    return KVEventsLost(first=first.number, last=last.number)
 
 
 def _by_public_id(event: EngineCoreEvent) -> EngineCoreEvent:

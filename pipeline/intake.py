@@ -48,16 +48,22 @@ class Intake:
     """Makes requests of prompts. Raises InvalidRequestError for what can never be served."""
 
     def __init__(
-        self, info: RunnerInfo, tokenizer: Tokenizer | None, *, max_model_len: int, num_kv_blocks: int, keyed: bool
+        self,
+        info: RunnerInfo,
+        tokenizer: Tokenizer | None,
+        *,
+        max_model_len: int,
+        num_kv_blocks: int,
+        prefix_hash: str | None,
     ) -> None:
         self._info, self._tokenizer = info, tokenizer
-        self._max_model_len, self._num_kv_blocks, self._keyed = max_model_len, num_kv_blocks, keyed
+        self._max_model_len, self._num_kv_blocks, self._hash = max_model_len, num_kv_blocks, prefix_hash
 
     def requests(self, prompted: Prompted) -> list[Request]:
         """The requests of a prompt, one for each completion; tokens and keys are made once."""
         token_ids = self._token_ids(prompted)
         self.check_prompt(token_ids, prompted.request_id)
-        digests = self._keys(prompted, token_ids) if self._keyed else None
+        digests = self._keys(prompted, token_ids, self._hash) if self._hash else None
         params = with_token_ids(prompted.params, self._tokenizer)
         return [
             Request(
@@ -105,13 +111,17 @@ class Intake:
             )
         return self._tokenizer.encode(prompted.text, add_special_tokens=prompted.add_special_tokens)
 
-    def _keys(self, prompted: Prompted, token_ids: list[int]) -> list[bytes]:
+    def _keys(self, prompted: Prompted, token_ids: list[int], digest: str) -> list[bytes]:
         keys: list[bytes] = []
         size = self._info.block_size
         root = root_key(
-            weights_id=self._info.weights_id, block_size=size, adapter=prompted.adapter, salt=prompted.cache_salt
+            weights_id=self._info.weights_id,
+            block_size=size,
+            adapter=prompted.adapter,
+            salt=prompted.cache_salt,
+            digest=digest,
         )
-        extend_keys(keys, root, token_ids, size)
+        extend_keys(keys, root, token_ids, size, digest=digest)
         return keys
 
 
@@ -164,4 +174,5 @@ class IntakeActor(Actor):
             return
         stream.prompt_token_ids = tokens
         stream.num_prompt_tokens = len(tokens)
+        self._board.load.enter(stream.key, len(tokens))
         self._submits.send_nowait(Submit(request))

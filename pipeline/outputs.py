@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from ..scheduler.statistics import PrefillStats
+
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that a request has used so far."""
@@ -21,16 +23,52 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """When things happened to a request, in seconds on the event loop's clock; None: not yet."""
+    """When things happened to a request, in seconds on the event loop's clock; None: not yet.
+
+    ``queued`` and ``scheduled`` are the scheduler's times, of the first admission; the others
+    are those at which the outputs came to the request's stream.
+    """
 
     arrived: float
+    queued: float | None = None
+    scheduled: float | None = None
     first_token: float | None = None
+    last_token: float | None = None
     finished: float | None = None
 
     @property
     def time_to_first_token(self) -> float | None:
         """Seconds from arrival to the first token."""
-        return None if self.first_token is None else self.first_token - self.arrived
+        return _between(self.arrived, self.first_token)
+
+    @property
+    def queue_time(self) -> float | None:
+        """Seconds from the queue to the first admission."""
+        return _between(self.queued, self.scheduled)
+
+    @property
+    def prefill_time(self) -> float | None:
+        """Seconds from the first admission to the first token."""
+        return _between(self.scheduled, self.first_token)
+
+    @property
+    def decode_time(self) -> float | None:
+        """Seconds from the first token to the newest."""
+        return _between(self.first_token, self.last_token)
+
+    @property
+    def inference_time(self) -> float | None:
+        """Seconds from the first admission to the newest token."""
+        return _between(self.scheduled, self.last_token)
+
+    @property
+    def total_time(self) -> float | None:
+        """Seconds from arrival to the end."""
+        return _between(self.arrived, self.finished)
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start
 
 
 class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +87,7 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request has given."""
+    """What a request has given. ``prefill`` tells from the first token on how its prompt was come by."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -59,6 +97,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     timings: Timings
     prompt_logprobs: Any = None
+    prefill: PrefillStats | None = None
 
     @property
     def text(self) -> str:
@@ -76,6 +115,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     kv_blocks_cached: int  # found by their key now
     prefix_queries: int  # prompt tokens looked up
     prefix_hits: int  # prompt tokens found
+    prefix_hit_rate: float  # share of prompt tokens found, over the last 1000 admissions
     num_preemptions: int  # times that a request lost its blocks
     num_steps: int  # plans made
     num_prompt_tokens: int  # of requests submitted

@@ -108,15 +108,20 @@ class ParallelState:
                 cached_tokens=first.num_cached_tokens,
             ),
             timings=self._timings(),
+            prefill=first.prefill,
         )
 
     def _timings(self) -> Timings:
         each = [state.timings for state in self.states]
         first_tokens = [timings.first_token for timings in each if timings.first_token is not None]
+        last_tokens = [timings.last_token for timings in each if timings.last_token is not None]
         ends = [timings.finished for timings in each if timings.finished is not None]
         return Timings(
             arrived=each[0].arrived,
+            queued=each[0].queued,
+            scheduled=each[0].scheduled,
             first_token=min(first_tokens, default=None),
+            last_token=max(last_tokens, default=None),
             finished=max(ends) if len(ends) == len(each) else None,
         )
 

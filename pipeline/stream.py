@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from ..actors import LoopPort, Signal
-from ..scheduler.messages import Finished
+from ..scheduler.messages import EngineCoreEvent, Finished
 from ..scheduler.params import SamplingParams
 from ..scheduler.request import FinishReason
+from ..scheduler.statistics import PrefillStats
 from .outputs import CompletionOutput, RequestOutput, Timings, Usage
 from .text import TextBuilder
 
@@ -31,7 +32,7 @@ class StreamState:
         self.params = params
         self.prompt_token_ids: list[int] = []  # handed to the reader, who may write to it
         self.num_prompt_tokens = 0
-        self.num_cached_tokens = 0
+        self.prefill: PrefillStats | None = None  # from the first token on
         self.end: Finished | None = None
         self.error: BaseException | None = None
         self.news = Signal()
@@ -41,9 +42,13 @@ class StreamState:
         self._num_fed = 0  # tokens turned into text
         self._new_text: list[str] = []
         self._hidden = 0  # tokens at the end whose text is not shown
+        self._cut = False  # a stop string was found: no text comes after it
         self._closed = False  # the last output was given
         self._arrived = arrived
+        self._queued: float | None = None
+        self._scheduled: float | None = None
         self._first_token: float | None = None
+        self._last_token: float | None = None
         self._finished: float | None = None
 
     @property
@@ -67,14 +72,34 @@ class StreamState:
         return self._num_taken < len(self._tokens) and self.params.output_kind != "final"
 
     @property
+    def num_cached_tokens(self) -> int:
+        """Tokens of the prompt that came from the prefix cache."""
+        return self.prefill.num_cached_tokens if self.prefill else 0
+
+    @property
     def timings(self) -> Timings:
         """When things happened to it."""
-        return Timings(arrived=self._arrived, first_token=self._first_token, finished=self._finished)
+        return Timings(
+            arrived=self._arrived,
+            queued=self._queued,
+            scheduled=self._scheduled,
+            first_token=self._first_token,
+            last_token=self._last_token,
+            finished=self._finished,
+        )
 
     # --- the engine's side
 
+    def note(self, event: EngineCoreEvent) -> None:
+        """Something that happened to the request in the scheduler."""
+        if event.kind == "QUEUED":
+            self._queued = event.time
+        elif event.kind == "SCHEDULED" and self._scheduled is None:
+            self._scheduled = event.time
+
     def push(self, token: int, now: float) -> str | None:
         """One more token; returns the stop string that it completes, if any."""
+        self._last_token = now
         if self._first_token is None:
             self._first_token = now
         self._tokens.append(token)
@@ -136,6 +161,7 @@ class StreamState:
             num_cached_tokens=self.num_cached_tokens,
             usage=self._usage(),
             timings=self.timings,
+            prefill=self.prefill,
         )
 
     def _usage(self) -> Usage:
@@ -156,14 +182,14 @@ class StreamState:
         if not tokens:
             return None
         new, matched = self._text.feed(tokens)
+        self._cut = matched is not None
         self._new_text.append(new)
         return matched
 
     def _take_text(self, finished: bool) -> str:
         if self._text is None:
             return ""
-        by_string = self.end is not None and isinstance(self.end.stop_reason, str)
-        if not by_string:
+        if not self._cut:
             self._feed_text()
             if finished:
                 self._new_text.append(self._text.finish())

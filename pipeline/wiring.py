@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..actors import LoopPort
 from ..runner.runner import Runner
 from ..runner.runner_actor import RunnerActor
-from ..scheduler.errors import ConfigError, EngineOverloadedError, InvalidRequestError
+from ..scheduler.errors import ConfigError, EngineOverloadedError, EnginePausedError, InvalidRequestError
 from ..scheduler.kv_cache_actor import KVCacheActor
 from ..scheduler.kv_cache_manager import KVCacheManager
 from ..scheduler.messages import Abort, EngineCoreEvent
+from ..scheduler.pause import PauseMode
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.scheduler_actor import SchedulerActor
+from ..scheduler.stops import StopRule
 from .board import Board
 from .config import EngineConfig
 from .delivery import DeliveryActor
@@ -24,7 +28,9 @@ from .tokenizer import Tokenizer
 class Parts:
     """The actors of a running engine and what they share."""
 
-    def __init__(self, config: EngineConfig, runner: Runner, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, config: EngineConfig, runner: Runner, tokenizer: Tokenizer | None, stop_rules: Sequence[StopRule] = ()
+    ) -> None:
         info = runner.info
         max_model_len = _at_most("max_model_len", config.max_model_len, info.max_model_len)
         num_blocks = _at_most("num_kv_blocks", config.num_kv_blocks, info.num_kv_blocks)
@@ -32,8 +38,10 @@ class Parts:
         if config.block_size != info.block_size:
             raise ConfigError(f"block_size is {config.block_size}, the runner's is {info.block_size}")
         self.stopped = False
+        self.paused: PauseMode | None = None
         self.port = LoopPort()
         self.max_unfinished = config.max_waiting + rows
+        self.max_waiting_tokens = config.max_waiting_tokens
         self.board = Board(self._tell_abort)
         self.events = EventLog(self.port)
         depth = config.steps_in_flight
@@ -48,7 +56,8 @@ class Parts:
                 num_kv_blocks=num_blocks,
                 eos_token_ids=info.eos_token_ids,
                 weights_id=info.weights_id,
-            )
+            ),
+            stop_rules,
         )
         self.scheduler = SchedulerActor(
             core,
@@ -58,7 +67,13 @@ class Parts:
             max_waiting=self.max_unfinished,
         )
         self.runner.deliver_to(self.scheduler.mailbox.control_nowait)
-        intake = Intake(info, tokenizer, max_model_len=max_model_len, num_kv_blocks=num_blocks, keyed=keyed)
+        intake = Intake(
+            info,
+            tokenizer,
+            max_model_len=max_model_len,
+            num_kv_blocks=num_blocks,
+            prefix_hash=config.prefix_hash if keyed else None,
+        )
         limits = ParamLimits(
             info, type(runner).__name__, max_logprobs=config.max_logprobs, has_tokenizer=tokenizer is not None
         )
@@ -86,13 +101,28 @@ class Parts:
                 f"(max_waiting and max_num_running_reqs together); try again later (request {request_id})"
             )
 
+        limit, load = self.max_waiting_tokens, self.board.load.total
+        if limit is not None and load >= limit:
+            raise EngineOverloadedError(
+                f"{load} prompt tokens wait to be computed, limit is {limit} (max_waiting_tokens); "
+                f"try again later (request {request_id})"
+            )
+
+    def refuse_paused(self, request_id: str) -> None:
+        """Raise EnginePausedError while the engine is paused in a mode that takes no requests."""
+        if self.paused in ("wait", "abort"):
+            raise EnginePausedError(
+                f"the engine is paused, in mode {self.paused!r}; try again after it was resumed (request {request_id})"
+            )
+
     def stop(self) -> None:
         """End every request and tell whoever follows; nothing is accepted from now on."""
         self.stopped = True
         now = self.port.time()
         step = self.scheduler.core.statistics().num_steps
         ended = self.board.abort_all(now)
-        self.events.add([EngineCoreEvent(kind="FINISHED", request_id=r, step=step, time=now) for r in ended])
+        # The scheduler may say so too, later: by then nobody listens any more.
+        self.events.add([EngineCoreEvent(kind="FINISHED", request_id=key, step=step, time=now) for key in ended])
         self.events.close()
 
     def abort_from_anywhere(self, keys: list[str]) -> None:

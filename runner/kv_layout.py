@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..scheduler.errors import BooksError
 from ..scheduler.kv_groups import KVGroup
 
 _WASTE = 1.25  # a kind with up to so many times the layers of the smallest makes longer groups, not one group more
@@ -29,8 +30,17 @@ class KVLayout(msgspec.Struct, frozen=True):
 
 
 def layout_of(windows: tuple[int | None, ...], groups: tuple[KVGroup, ...]) -> KVLayout:
-    """The layout with these groups: with a single one all layers share its table, whatever they see."""
-    return one_table(len(windows)) if len(groups) == 1 else group_layers(windows)
+    """The layout with these groups: with a single one all layers share its table, whatever they see.
+
+    Raises:
+        BooksError: the groups are others than those of ``group_layers``.
+    """
+    if len(groups) == 1:
+        return one_table(len(windows))
+    layout = group_layers(windows)
+    if groups != layout.groups:
+        raise BooksError(f"{len(groups)} groups of layers are planned for, the model has {len(layout.groups)}")
+    return layout
 
 
 def one_table(num_layers: int) -> KVLayout:

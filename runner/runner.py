@@ -51,6 +51,10 @@ class Runner(Protocol):
         """Take a step and return at once; step N+1 may be submitted before N is done.
 
         The awaitable gives the step's result, or raises what ended the runner.
+
+        While a request has fewer than ``min_tokens`` outputs (``plan.num_outputs`` counts those
+        before the step), no end token (unless ``ignore_eos``) and none of its stop tokens may be
+        chosen for it. The scheduler does not look at the minimum: such a token ends the request.
         """
         ...
 

@@ -9,6 +9,7 @@ import anyio
 import msgspec
 
 from ..scheduler.errors import EngineDeadError, NotBuiltError
+from ..scheduler.kv_groups import ONE_GROUP, KVGroup
 from ..scheduler.plan import GrammarOutput, IntArray, ModelRunnerOutput, SchedulerOutput
 from .runner import RunnerInfo
 from .toy_model import ToyModel
@@ -58,6 +59,7 @@ class SimulatedRunner:
 
     Args:
         eos_token_ids: tokens that end a text; the toy model gives them by chance.
+        kv_groups: groups of layers with block tables of their own; see the toy model.
         latency: the time of a step; None: none.
         faults: step number -> the exception in which the step ends.
     """
@@ -71,6 +73,7 @@ class SimulatedRunner:
         max_num_running_reqs: int = 256,
         max_model_len: int = 4096,
         eos_token_ids: tuple[int, ...] = (),
+        kv_groups: tuple[KVGroup, ...] = ONE_GROUP,
         latency: Latency | None = None,
         faults: dict[int, Exception] | None = None,
     ) -> None:
@@ -82,6 +85,7 @@ class SimulatedRunner:
             max_num_running_reqs=max_num_running_reqs,
             eos_token_ids=eos_token_ids,
             weights_id="toy",
+            kv_groups=kv_groups,
         )
         self.gate = Gate()
         self.num_steps = 0  # executed so far
@@ -92,6 +96,8 @@ class SimulatedRunner:
             block_size=block_size,
             max_num_running_reqs=max_num_running_reqs,
             max_model_len=max_model_len,
+            groups=kv_groups,
+            eos_token_ids=eos_token_ids,
         )
         self._latency = latency or Latency()
         self._faults = faults or {}

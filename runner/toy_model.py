@@ -4,23 +4,31 @@ Each slot of its KV cache remembers which token, at which position and under whi
 written there. The next token of a request is computed from the slots that its block table
 names, read when the step executes. So one slot that is wrong, stale, missing or foreign
 changes this token and all that follow.
+
+With several groups of layers a token is in a slot of each, and the next one depends on all: on
+every slot of a group that sees everything, and on those in sight in a group with a window. What
+a group with a window stores depends, as in a real model, on what its token saw itself: on the
+farthest slot that was in sight then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..scheduler.plan import IntArray, NewRequestData, SchedulerOutput
+from ..scheduler.kv_groups import ONE_GROUP, KVGroup
+from ..scheduler.plan import BlockIds, IntArray, NewRequestData, SchedulerOutput
 
 Words = NDArray[np.uint64]
 
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)  # the finalizer of SplitMix64 (Steele et al., 2014)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _POSITION = np.uint64(0x9E3779B97F4A7C15)
+_GROUP = 0xD1B54A32D192ED03
 _ONE, _30, _27, _31, _32 = (np.uint64(n) for n in (1, 30, 27, 31, 32))
 
 
@@ -34,9 +42,22 @@ def _adapter_word(adapter: str | None) -> np.uint64:
     return np.uint64(0 if adapter is None else int.from_bytes(sha256(adapter.encode()).digest()[:8], "little"))
 
 
-def _slot_values(tokens: IntArray, positions: IntArray, adapters: Words) -> Words:
-    """What a slot holds: a word of its token, position and adapter."""
-    return _mix((tokens.astype(np.uint64) << _32) + positions.astype(np.uint64) * _POSITION + adapters)
+def _slot_values(tokens: IntArray, positions: IntArray, owners: Words) -> Words:
+    """What a slot holds: a word of its token, its position, and its adapter and group ("owner")."""
+    return _mix((tokens.astype(np.uint64) << _32) + positions.astype(np.uint64) * _POSITION + owners)
+
+
+def _with_sight(values: Words, farthest: Words) -> Words:
+    """What a slot of a group with a window holds, from its own word and that of the farthest slot in sight."""
+    return _mix(values + (farthest << _ONE))
+
+
+def _owners(adapters: Words, group: int) -> Words:
+    return adapters + np.uint64(group * _GROUP % 2**64)
+
+
+def _first_in_sight(positions: IntArray, window: int | None) -> IntArray:
+    return np.zeros_like(positions) if window is None else np.maximum(positions - (window - 1), 0)
 
 
 def _weights(indexes: IntArray) -> Words:
@@ -48,24 +69,61 @@ def _choose(sums: Words, vocab_size: int) -> IntArray:
     return (_mix(sums) % np.uint64(vocab_size)).astype(np.int64)
 
 
+def _not_among(token: int, forbidden: Collection[int], vocab_size: int) -> int:
+    """The token, or the next one in turn that is allowed; the token itself if none is."""
+    turn = ((token + i) % vocab_size for i in range(vocab_size))
+    return next((other for other in turn if other not in forbidden), token)
+
+
 def toy_tokens(
-    prompt: Sequence[int], count: int, vocab_size: int, *, adapter: str | None = None, eos: Sequence[int] = ()
+    prompt: Sequence[int],
+    count: int,
+    vocab_size: int,
+    *,
+    adapter: str | None = None,
+    eos: Sequence[int] = (),
+    groups: Sequence[KVGroup] = ONE_GROUP,
+    min_tokens: int = 0,
 ) -> list[int]:
     """What the model continues a prompt with, by definition: no cache, no batch, no steps.
 
-    Ends after the first token of ``eos``, or after ``count`` tokens.
+    Ends after the first token of ``eos``, or after ``count`` tokens; the first ``min_tokens``
+    are none of ``eos``.
     """
-    tokens = list(prompt)
-    word = _adapter_word(adapter)
-    values = _slot_values(np.array(tokens), np.arange(len(tokens)), np.full(len(tokens), word))
-    total = (values * _weights(np.arange(len(tokens)))).sum(keepdims=True)
+    texts = [_GroupText(group.window, _owners(np.full(1, _adapter_word(adapter)), i)) for i, group in enumerate(groups)]
+    tokens, new = list(prompt), list(prompt)
     while len(tokens) < len(prompt) + count:
-        at = np.array([len(tokens)])
-        tokens.append(int(_choose(total, vocab_size)[0]))
+        total = sum((text.extend(new) for text in texts), np.zeros(1, np.uint64))
+        early = len(tokens) - len(prompt) < min_tokens
+        new = [_not_among(int(_choose(total, vocab_size)[0]), eos if early else (), vocab_size)]
+        tokens += new
         if tokens[-1] in eos:
             break
-        total = total + _slot_values(np.array(tokens[-1:]), at, np.full(1, word)) * _weights(at)
     return tokens[len(prompt) :]
+
+
+class _GroupText:
+    """A whole text in one group: the definition, without blocks."""
+
+    def __init__(self, window: int | None, owner: Words) -> None:
+        self._window, self._owner = window, owner
+        self._own: Words = np.zeros(0, np.uint64)
+        self._terms: Words = np.zeros(0, np.uint64)
+        self._total: Words = np.zeros(1, np.uint64)  # of all terms
+
+    def extend(self, new: list[int]) -> Words:
+        """Append tokens; returns what the text's end sees, [1]."""
+        positions = np.arange(len(self._own), len(self._own) + len(new))
+        values = _slot_values(np.array(new), positions, self._owner)
+        self._own = np.append(self._own, values)
+        if self._window is not None:
+            values = _with_sight(values, self._own[_first_in_sight(positions, self._window)])
+        terms = values * _weights(positions)
+        self._total = self._total + terms.sum(keepdims=True)
+        if self._window is None:
+            return self._total
+        self._terms = np.append(self._terms, terms)
+        return self._terms[-self._window :].sum(keepdims=True)
 
 
 class ToyModel:
@@ -75,29 +133,50 @@ class ToyModel:
         vocab_size: tokens are 0..vocab_size-1.
         num_kv_blocks, block_size: size of the KV cache; block 0 is the null block.
         max_num_running_reqs, max_model_len: size of the tables.
+        groups: of layers, each with block tables of its own over the same blocks.
+        eos_token_ids: tokens that are not chosen before a request's minimum.
     """
 
     def __init__(
-        self, *, vocab_size: int, num_kv_blocks: int, block_size: int, max_num_running_reqs: int, max_model_len: int
+        self,
+        *,
+        vocab_size: int,
+        num_kv_blocks: int,
+        block_size: int,
+        max_num_running_reqs: int,
+        max_model_len: int,
+        groups: tuple[KVGroup, ...] = ONE_GROUP,
+        eos_token_ids: tuple[int, ...] = (),
     ) -> None:
         rows, blocks = max_num_running_reqs, -(-(max_model_len + 1) // block_size)
         self.vocab_size, self.block_size = vocab_size, block_size
-        self._slots: Words = np.zeros((num_kv_blocks + 1) * block_size, np.uint64)
+        slots = (num_kv_blocks + 1) * block_size
+        self._slots: Words = np.zeros(slots, np.uint64)
+        # What slots of groups with a window hold besides: the words of their tokens alone.
+        self._own: Words = np.zeros(slots if any(group.window for group in groups) else 0, np.uint64)
         self._tokens = np.zeros((rows, max_model_len + 1), np.int64)
-        self._tables = np.zeros((rows, blocks), np.int64)
+        self._groups = [_Group(i, group.window, np.zeros((rows, blocks), np.int64)) for i, group in enumerate(groups)]
         self._table_lens = np.zeros(rows, np.int64)
         self._adapters: Words = np.zeros(rows, np.uint64)
+        self._min_tokens = np.zeros(rows, np.int64)
+        self._end_ids: list[set[int]] = [set()] * rows
+        self._eos_token_ids = eos_token_ids
 
     def execute(self, plan: SchedulerOutput) -> IntArray:
         """Compute one step; returns a token for each entry that samples, in plan order."""
         for new in plan.scheduled_new_reqs:
             self._enter(new)
         for row, blocks in plan.grown.items():
-            self._extend_table(row, blocks)
-        self._write(plan)  # all writes come before any read: requests may share blocks in one step
+            self._extend_tables(row, blocks, plan.grown_more.get(row, []))
+        for group in self._groups:  # all writes come before any read: requests may share blocks in one step
+            self._write(plan, group)
         ends = plan.num_computed + plan.num_tokens
         rows, ends = plan.rows[plan.samples], ends[plan.samples]
-        tokens = _choose(self._sums(rows, ends), self.vocab_size)
+        total: Words = np.zeros(len(rows), np.uint64)
+        for group in self._groups:
+            total += self._sums(rows, ends, group)
+        tokens = _choose(total, self.vocab_size)
+        self._forbid_early_ends(tokens, rows, plan.num_outputs[plan.samples])
         self._tokens[rows, ends] = tokens
         return tokens
 
@@ -105,27 +184,51 @@ class ToyModel:
         self._tokens[new.row, : len(new.token_ids)] = new.token_ids
         self._table_lens[new.row] = 0
         self._adapters[new.row] = _adapter_word(new.adapter)
-        self._extend_table(new.row, new.block_ids)
+        params = new.sampling_params
+        self._min_tokens[new.row] = params.min_tokens
+        self._end_ids[new.row] = {*(params.stop_token_ids or ()), *(() if params.ignore_eos else self._eos_token_ids)}
+        self._extend_tables(new.row, new.block_ids, new.more_block_ids)
 
-    def _extend_table(self, row: int, blocks: list[int]) -> None:
+    def _forbid_early_ends(self, tokens: IntArray, rows: IntArray, outputs: IntArray) -> None:
+        (early,) = np.nonzero(outputs < self._min_tokens[rows])
+        for i in early.tolist():
+            tokens[i] = _not_among(int(tokens[i]), self._end_ids[rows[i]], self.vocab_size)
+
+    def _extend_tables(self, row: int, blocks: BlockIds, more: Sequence[BlockIds]) -> None:
         length = int(self._table_lens[row])
-        self._tables[row, length : length + len(blocks)] = blocks
         self._table_lens[row] = length + len(blocks)
+        for group, joining in zip(self._groups, (blocks, *more), strict=True):
+            group.tables[row, length : length + len(blocks)] = joining
 
-    def _write(self, plan: SchedulerOutput) -> None:
+    def _write(self, plan: SchedulerOutput, group: _Group) -> None:
         rows, positions = _flat(plan.rows, plan.num_computed, plan.num_tokens)
-        tokens = self._tokens[rows, positions]
-        self._slots[self._slot(rows, positions)] = _slot_values(tokens, positions, self._adapters[rows])
+        values = _slot_values(self._tokens[rows, positions], positions, _owners(self._adapters[rows], group.number))
+        slots = self._slot(group, rows, positions)
+        if group.window is not None:
+            self._own[slots] = values
+            farthest = _first_in_sight(positions, group.window)
+            values = _with_sight(values, self._own[self._slot(group, rows, farthest)])
+        self._slots[slots] = values
 
-    def _sums(self, rows: IntArray, lengths: IntArray) -> Words:
+    def _sums(self, rows: IntArray, ends: IntArray, group: _Group) -> Words:
         if not len(rows):
             return np.zeros(0, np.uint64)
-        flat_rows, indexes = _flat(rows, np.zeros_like(lengths), lengths)
-        values = self._slots[self._slot(flat_rows, indexes)] * _weights(indexes)
+        firsts = _first_in_sight(ends - 1, group.window)
+        lengths = ends - firsts
+        flat_rows, indexes = _flat(rows, firsts, lengths)
+        values = self._slots[self._slot(group, flat_rows, indexes)] * _weights(indexes)
         return np.add.reduceat(values, np.cumsum(lengths) - lengths)
 
-    def _slot(self, rows: IntArray, positions: IntArray) -> IntArray:
-        return self._tables[rows, positions // self.block_size] * self.block_size + positions % self.block_size
+    def _slot(self, group: _Group, rows: IntArray, positions: IntArray) -> IntArray:
+        return group.tables[rows, positions // self.block_size] * self.block_size + positions % self.block_size
+
+
+class _Group(NamedTuple):
+    """One group of layers: its number, its window, and a block table for each row."""
+
+    number: int
+    window: int | None
+    tables: IntArray
 
 
 def _flat(rows: IntArray, starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:

@@ -10,6 +10,7 @@ from .messages import Finished as Finished
 from .params import RepetitionDetection as RepetitionDetection
 from .params import SamplingParams as SamplingParams
 from .params import StructuredOutput as StructuredOutput
+from .pause import PauseState as PauseState
 from .plan import CachedRequestData as CachedRequestData
 from .plan import GrammarOutput as GrammarOutput
 from .plan import ModelRunnerOutput as ModelRunnerOutput

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from .errors import BooksError
+from .kv_events import Journal
 
 NULL_BLOCK = 0
 
@@ -23,6 +24,7 @@ class BlockPool:
         self._key: list[bytes | None] = [None] * (num_blocks + 1)
         self._block_of: dict[bytes, int] = {}
         self.num_evictions = 0
+        self.journal = Journal()
         # First in, first reused. An ordered dict gives up a block from the middle at once.
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks + 1))
 
@@ -83,11 +85,13 @@ class BlockPool:
         """How many of these blocks would become free if they were released once."""
         return sum(self._refs[block] == 1 for block in blocks)
 
-    def publish(self, block: int, key: bytes) -> None:
-        """Let a held block be found by its key; of equal blocks the first stays."""
-        if key not in self._block_of and self._key[block] is None:
-            self._block_of[key] = block
-            self._key[block] = key
+    def publish(self, block: int, key: bytes) -> bool:
+        """Let a held block be found by its key; of equal blocks the first stays. Whether it can be found now."""
+        if key in self._block_of or self._key[block] is not None:
+            return False
+        self._block_of[key] = block
+        self._key[block] = key
+        return True
 
     def forget_all(self) -> bool:
         """Forget every key, if nobody holds a block."""
@@ -103,6 +107,7 @@ class BlockPool:
             del self._block_of[key]
             self._key[block] = None
             self.num_evictions += 1
+            self.journal.removed(key)
 
     def check(self, holds: Sequence[int]) -> None:
         """Raise BooksError unless ``holds[b]`` is how often block b is held, and all agrees."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from .errors import ConfigError
+from .hashing import digest_of
 from .policy import Policy
 
 
@@ -26,6 +27,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         steps_in_flight: plans that may be under way at once; the channel's capacity.
         eos_token_ids: tokens that end a text.
         weights_id: identity of the weights, part of every prefix-cache key.
+        prefix_hash: digest that makes these keys: "sha256", "blake2b", or cut, as in "sha256-128".
     """
 
     max_num_running_reqs: int = 256
@@ -41,6 +43,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     steps_in_flight: int = 1
     eos_token_ids: tuple[int, ...] = ()
     weights_id: str = ""
+    prefix_hash: str = "sha256"
 
     def __post_init__(self) -> None:
         for name in (
@@ -61,6 +64,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not isinstance(self.policy, str | Policy):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"policy is {self.policy!r}, needed is a name or an object with the methods of Policy")
+        digest_of(self.prefix_hash)
         if not 0.0 <= self.watermark < 1.0:
             raise ConfigError(f"watermark is {self.watermark}, the limits are 0 and below 1")
         if not self.enable_chunked_prefill and self.max_num_scheduled_tokens < self.max_model_len:

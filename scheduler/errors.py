@@ -5,6 +5,7 @@ CallboardError                 everything that this project raises on purpose
 ├── ModelLoadError             a model's files are missing, damaged or of an unsupported kind
 ├── InvalidRequestError        a request can never be served as it was asked for
 ├── EngineOverloadedError      the waiting room is full: the same request may be sent again later
+│   └── EnginePausedError      the engine is paused and takes no requests: likewise
 ├── EngineDeadError            the engine ended with an error, which is its __cause__
 ├── RunnerError                a runner gave a result that cannot be right
 ├── NotBuiltError              asked for a feature that this version refuses
@@ -21,6 +22,7 @@ __all__ = [
     "ConfigError",
     "EngineDeadError",
     "EngineOverloadedError",
+    "EnginePausedError",
     "InvalidRequestError",
     "ModelLoadError",
     "NotBuiltError",
@@ -50,6 +52,15 @@ class RunnerError(CallboardError):
 
 class EngineOverloadedError(CallboardError):
     """The waiting room is full; the same request may be sent again later."""
+
+    code = "engine_overloaded"
+    retryable = True
+
+
+class EnginePausedError(EngineOverloadedError):
+    """The engine is paused in a mode that takes no requests; the same request may be sent again after ``resume``."""
+
+    code = "engine_paused"
 
 
 class EngineDeadError(CallboardError):

@@ -8,7 +8,7 @@ import msgspec
 
 from .block_pool import NULL_BLOCK, BlockPool
 from .errors import BooksError, ConfigError
-from .messages import Admit, Admitted, Granted, Grow, Release, Reserve, Victim
+from .messages import Admit, Admitted, Granted, Grow, Publish, Release, Reserve, Victim
 
 
 class KVCacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +78,8 @@ class KVCacheManager:
 
     def reserve(self, wants: Reserve) -> Granted:
         """Grant one step's wants, in order."""
+        journal = self._pool.journal
+        journal.open(wants.report)
         self._open_fences(wants.completed)
         for release in wants.release:
             self._release(release)
@@ -87,7 +89,7 @@ class KVCacheManager:
         gone = set(grants.preempted)
         for publish in wants.publish:
             if publish.req_id not in gone:
-                self._publish(self._tables[publish.req_id], publish.num_full_blocks, publish.digests)
+                self._publish(publish, self._tables[publish.req_id])
         if not grants.preempted:
             self._admit_all(wants, grants)
         return Granted(
@@ -97,6 +99,7 @@ class KVCacheManager:
             admitted=grants.admitted,
             refused=grants.refused,
             num_free_blocks=self._pool.num_free,
+            changes=journal.take(),
         )
 
     # --- giving back
@@ -105,7 +108,7 @@ class KVCacheManager:
         table = self._tables.pop(release.req_id, None)
         if table is None:  # a preempted request that ended while it waited holds nothing
             return
-        self._publish(table, release.num_full_blocks, release.digests)
+        self._publish(release, table)
         self._give_back(table.blocks, release.fence)
 
     def _give_back(self, blocks: list[int], fence: int) -> None:
@@ -157,14 +160,15 @@ class KVCacheManager:
         self._give_back(table.blocks, victim.fence)
         grants.preempted.append(victim.req_id)
 
-    def _publish(self, table: _Table, num_full_blocks: int, digests: list[bytes]) -> None:
+    def _publish(self, full: Publish | Release, table: _Table) -> None:
         if not self.enable_prefix_caching:
             return
-        table.keys.extend(digests)
+        table.keys.extend(full.digests)
         # Whoever makes no keys has nothing to publish.
-        for index in range(table.published, min(num_full_blocks, len(table.keys))):
-            self._pool.publish(table.blocks[index], table.keys[index])
-        table.published = max(table.published, num_full_blocks)
+        for index in range(table.published, min(full.num_full_blocks, len(table.keys))):
+            if self._pool.publish(table.blocks[index], table.keys[index]):
+                self._pool.journal.stored(full.req_id, index, isinstance(full, Release))
+        table.published = max(table.published, full.num_full_blocks)
 
     # --- waiting requests
 
@@ -205,7 +209,7 @@ class KVCacheManager:
         self._pool.share(hit)
         blocks = hit + self._pool.take(self._blocks_for(admit.num_tokens) - len(hit))
         table = self._tables[admit.req_id] = _Table(blocks, list(admit.digests), len(hit))
-        self._publish(table, (cached + chunk) // self.block_size, [])
+        self._publish(Publish(req_id=admit.req_id, num_full_blocks=(cached + chunk) // self.block_size), table)
         self._count_lookup(admit, cached)
         grants.admitted.append(
             Admitted(req_id=admit.req_id, block_ids=list(blocks), num_cached_tokens=cached, num_scheduled_tokens=chunk)

@@ -11,8 +11,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from .kv_events import KVChange, KVEventBatch
+from .pause import PauseMode
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput
 from .request import FinishReason, Request
+from .statistics import PrefillStats, SchedulerStats
 
 # --- to the scheduler: the data lane
 
@@ -39,7 +42,29 @@ class StepDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True):
-    """Forget all cached prefixes, if nobody holds a block; asked of the scheduler, and by it of the KV cache."""
+    """Forget all cached prefixes, if nobody holds a block; asked of the scheduler, and by it of the KV cache.
+
+    With ``force`` the scheduler preempts all running requests first.
+    """
+
+    force: bool = False
+
+
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """Plan less from now on; answered when what the mode still lets run has ended."""
+
+    mode: PauseMode
+
+
+class Resume(msgspec.Struct, frozen=True, tag=True):
+    """Plan everything again."""
+
+
+class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Somebody wants to know: events of the KV cache, or the counts of each step; from now on, to the end."""
+
+    kv_events: bool = False
+    steps: bool = False
 
 
 # --- to the KV cache
@@ -102,7 +127,8 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ``completed`` is the last step whose result was applied: fences up to it are open.
     The rest bounds admission: ``token_budget`` tokens are left in the step, a prompt gets at
     most ``prefill_cap`` of them (0: all) and is split where ``split_prompts`` allows it,
-    ``keep_free`` blocks stay free unless the pool is idle.
+    ``keep_free`` blocks stay free unless the pool is idle. With ``report`` the answer tells
+    which cached blocks came and went.
     """
 
     completed: int
@@ -115,6 +141,7 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     prefill_cap: int = 0
     split_prompts: bool = True
     keep_free: int = 0
+    report: bool = False
 
 
 # --- from the KV cache
@@ -133,7 +160,8 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the KV cache gave.
 
     ``stalled`` requests get nothing in this step: enough blocks are on their way to free.
-    ``refused`` says that the first candidate left over found no room.
+    ``refused`` says that the first candidate left over found no room. ``changes`` are those of
+    the prefix cache, if a report was wanted.
     """
 
     grown: dict[str, BlockIds] = {}
@@ -142,6 +170,7 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     admitted: list[Admitted] = []
     refused: bool = False
     num_free_blocks: int = 0
+    changes: list[KVChange] = []
 
 
 # --- to the front end
@@ -172,23 +201,35 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
-    num_cached_tokens: int | None = None
+    prefill: PrefillStats | None = None
+
+    @property
+    def num_cached_tokens(self) -> int | None:
+        """Prompt tokens that came from the prefix cache; only with the first token."""
+        return self.prefill.num_cached_tokens if self.prefill else None
 
 
 class EngineCoreOutputs(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What a step gave for all requests: new tokens as columns, and who has ended.
 
     ``req_ids`` and ``token_ids`` are parallel; a request with several tokens stands there
-    several times, in order. ``cached`` holds, with a request's first token, how many of its
-    prompt's tokens came from the prefix cache.
+    several times, in order. ``prefill`` holds, with a request's first token, how its prompt was
+    come by. The last two are there for those who follow them.
     """
 
     step: int
     req_ids: list[str] = []
     token_ids: IntArray = NO_INTS
     finished: dict[str, Finished] = {}
-    cached: dict[str, int] = {}
+    prefill: dict[str, PrefillStats] = {}
     events: list[EngineCoreEvent] = []
+    kv_events: list[KVEventBatch] = []
+    scheduler_stats: SchedulerStats | None = None
+
+    @property
+    def cached(self) -> dict[str, int]:
+        """Prompt tokens that came from the prefix cache, with a request's first token."""
+        return {req_id: prefill.num_cached_tokens for req_id, prefill in self.prefill.items()}
 
     def view(self) -> dict[str, EngineCoreOutput]:
         """The outputs by request."""
@@ -207,7 +248,7 @@ class EngineCoreOutputs(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             finish_reason=end.reason if end else None,
             stop_reason=end.stop_reason if end else None,
             error=end.error if end else None,
-            num_cached_tokens=self.cached.get(req_id),
+            prefill=self.prefill.get(req_id),
         )
 
     def __iter__(self) -> Iterator[EngineCoreOutput]:

@@ -43,12 +43,22 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
 class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True):
     """Ends a request whose tail repeats one pattern ``min_count`` times back to back.
 
-    Pattern lengths are in tokens; ``max_pattern_size`` 0 turns it off.
+    Pattern lengths are in tokens; ``min_pattern_size`` 0 means 1. ``max_pattern_size`` 0, a
+    minimum above it, or a count below 2 turns it off. Nothing ends before ``min_tokens``.
     """
 
     max_pattern_size: int = 0
     min_pattern_size: int = 0
     min_count: int = 2
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            _whole(f"repetition_detection.{name}", getattr(self, name), 0, 2**31)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether anything can be found at all."""
+        return self.min_count >= 2 and max(self.min_pattern_size, 1) <= self.max_pattern_size
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +86,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         logprobs: log-probabilities of each output token and of this many of the likeliest at its place,
             of the model's own distribution, before anything above changes it; -1: of all tokens.
         prompt_logprobs: the same for the tokens of the prompt.
+        repetition_detection: ends a request whose tail repeats itself, with reason "repetition".
+        skip_reading_prefix_cache: every token of the prompt is computed, and kept for others;
+            always so with ``prompt_logprobs``.
         output_kind: what each RequestOutput carries: what is new, all so far, or only the end.
 
     Lists are copied to tuples: what their owner does to them afterwards changes no request.
@@ -108,6 +121,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     structured_output: StructuredOutput | None = None
     output_kind: OutputKind = "delta"
     skip_special_tokens: bool = True
+    skip_reading_prefix_cache: bool = False
 
     def __post_init__(self) -> None:
         _whole("n", self.n, 1, 2**31)
@@ -126,7 +140,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidRequestError(f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}")
         if self.output_kind not in ("delta", "cumulative", "final"):
             raise InvalidRequestError(f"output_kind is {self.output_kind!r}, known are 'delta', 'cumulative', 'final'")
-        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "skip_reading_prefix_cache"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequestError(f"{name} is {getattr(self, name)!r}, needed is True or False")
         _stop_strings(self.stop)
@@ -157,6 +171,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return self.temperature == 0.0
 
     @property
+    def reads_prefix_cache(self) -> bool:
+        """Whether tokens that are in the prefix cache need not be computed."""
+        return not self.skip_reading_prefix_cache and self.prompt_logprobs is None
+
+    @property
     def stop_strings(self) -> list[str]:
         """The stop strings as a list, in the order given."""
         if self.stop is None:
@@ -166,7 +185,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 # Fields with a place in the contract whose work no part does yet: refused, never ignored.
 NOT_BUILT: dict[str, Any] = {
-    "repetition_detection": None,
     "structured_output": None,
 }
 

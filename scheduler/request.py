@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from .params import SamplingParams
+from .statistics import PrefillStats
+
+if TYPE_CHECKING:
+    from .repetition import RepetitionWatch
 
 
 class RequestStatus(enum.IntEnum):
@@ -78,9 +83,10 @@ class RequestState:
 
     __slots__ = (
         "digests",
-        "num_cached_tokens",
         "num_preemptions",
         "output_token_ids",
+        "prefill",
+        "repetition",
         "request",
         "row",
         "status",
@@ -92,8 +98,9 @@ class RequestState:
         self.row = -1
         self.output_token_ids: list[int] = []
         self.digests: list[bytes] = []
-        self.num_cached_tokens = 0  # of the prompt, at the first admission
+        self.prefill: PrefillStats | None = None  # from the first admission on
         self.num_preemptions = 0
+        self.repetition: RepetitionWatch | None = None  # for a request that asks for it
 
     @property
     def request_id(self) -> str:

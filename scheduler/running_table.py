@@ -6,6 +6,7 @@ a Python loop. Rows are handed out like the slots of a runner's tables.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from .errors import BooksError
 from .plan import BoolArray, IntArray
 
 IDLE = -1
+NO_TOKEN = -1
+STOP_IDS = 4  # stop tokens of a request that are compared as columns; requests with more are watched
 
 
 class RunningTable:
@@ -30,6 +33,7 @@ class RunningTable:
         last_step: the last step that touches the row.
         epoch: number of the admission; IDLE for a free row.
         ignores_eos, watched (bool): end tokens do not end it; every token is looked at.
+        stop_ids: [rows, STOP_IDS], tokens that end it; NO_TOKEN fills up.
         ids (object): the request ids.
         tokens: int32, [rows, max_model_len + 1], the known tokens.
     """
@@ -46,6 +50,8 @@ class RunningTable:
         self.epoch = np.full(rows, IDLE, np.int64)
         self.ignores_eos = np.zeros(rows, np.bool_)
         self.watched = np.zeros(rows, np.bool_)
+        self.stop_ids = np.full((rows, STOP_IDS), NO_TOKEN, np.int64)
+        self._num_stopping = 0  # rows with stop ids
         self.ids: Any = np.empty(rows, object)  # typed as Any: numpy has no array of str objects
         self.tokens = np.zeros((rows, max_model_len + 1), np.int32)
         self.order: IntArray = np.zeros(0, np.int64)  # rows in order of admission
@@ -71,8 +77,23 @@ class RunningTable:
         self.order = np.append(self.order, row)
         return row
 
+    def stop_at(self, row: int, token_ids: Sequence[int]) -> None:
+        """Look out for tokens that end a row; what is more than ``STOP_IDS`` is looked for one by one."""
+        self.watched[row] |= len(token_ids) > STOP_IDS
+        few = token_ids[:STOP_IDS]
+        self.stop_ids[row, : len(few)] = few
+        self._num_stopping += bool(few)
+
+    def stopped(self, rows: IntArray, token_ids: IntArray) -> BoolArray:
+        """Which of these rows got one of their stop ids."""
+        if not self._num_stopping:
+            return np.zeros(len(rows), np.bool_)
+        return (self.stop_ids[rows] == token_ids[:, None]).any(axis=1)
+
     def drop(self, rows: list[int]) -> None:
         """Take rows back."""
+        self._num_stopping -= int((self.stop_ids[rows, 0] != NO_TOKEN).sum())
+        self.stop_ids[rows] = NO_TOKEN
         self.epoch[rows] = IDLE
         self.order = self.order[self.epoch[self.order] != IDLE]
         for row in rows:
@@ -98,6 +119,9 @@ class RunningTable:
         if len(set(order.tolist())) != len(order) or len(order) + len(self._free) != len(self.epoch):
             raise BooksError(f"{len(order)} rows in order, {len(self._free)} free, {len(self.epoch)} in all")
         target = self.known[order] + self.promised[order]
+        stopping = int((self.stop_ids[:, 0] != NO_TOKEN).sum())
+        if stopping != self._num_stopping or stopping > len(order):
+            raise BooksError(f"{stopping} rows have stop ids, {self._num_stopping} were counted, {len(order)} run")
         for name, bad in (
             ("an idle row in order", self.epoch[order] == IDLE),
             ("a negative promise", self.promised[order] < 0),

@@ -10,15 +10,18 @@ before is known, and nothing here asks how many steps are under way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from . import stops
+from .block_keys import BlockKeys
 from .config import SchedulerConfig
 from .draft import Draft, blocks_wanted, newly_full, want_running
 from .errors import BooksError, ConfigError, InvalidRequestError
-from .hashing import extend_keys, root_key
 from .kv_cache_manager import KVCacheManager
+from .kv_events import Described
 from .limits import pool_error, refuse_invalid, token_limit
 from .messages import (
     Admit,
@@ -26,6 +29,7 @@ from .messages import (
     EngineCoreEvent,
     EngineCoreOutputs,
     Finished,
+    Follow,
     Granted,
     Grow,
     Publish,
@@ -33,12 +37,15 @@ from .messages import (
     Reserve,
     Victim,
 )
+from .pause import PauseState
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .policy import make_policy
+from .repetition import watch_repetition
+from .reports import Reports, described
 from .request import STATUS_OF_REASON, FinishReason, Request, RequestState, RequestStatus
 from .results import waves_of_tokens
 from .running_table import RunningTable
-from .statistics import SchedulerStatistics
+from .statistics import PrefillStats, SchedulerStatistics
 
 NOTHING_GRANTED = Granted()
 
@@ -49,9 +56,13 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, stop_rules: Sequence[stops.StopRule] = ()) -> None:
         self.config = config
         self.policy = make_policy(config.policy)
-        self._rules: list[stops.StopRule] = [stops.StopTokens(), *stop_rules]
+        self.pause_state = PauseState.UNPAUSED
+        self._rules = stops.checked_rules(stop_rules)
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
+        self._keys = BlockKeys(config)
         self._requests: dict[str, RequestState] = {}
+        self._preempted: dict[str, RequestState] = {}  # those in the queue that have run already
+        self.reports = Reports(config.block_size, config.enable_prefix_caching)
         self._pool_blocks = config.num_kv_blocks
         self._free_blocks = config.num_kv_blocks or 0
         self._refused = False  # the head of the queue found no room in the last step
@@ -75,8 +86,9 @@ class Scheduler:
             raise InvalidRequestError(f"request id {request.request_id!r} is in use by a request that is alive")
         refuse_invalid(request, self.config, self._pool_blocks)
         state = RequestState(request)
+        state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
         state.digests = list(request.block_digests or ())
-        self._hash_known(state)
+        self._keys.hash_known(state)
         self.policy.add(state)  # first: a policy that raises has taken nothing in
         self._requests[request.request_id] = state
         self._num_prompt_tokens += len(request.prompt_token_ids)
@@ -100,16 +112,36 @@ class Scheduler:
         if self._pool_blocks is None:
             self._pool_blocks = self._free_blocks = num_blocks
 
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        """Plan less, or all again, from the next step on."""
+        self.pause_state = pause_state
+        self._refused = False
+
+    def preempt_all(self, now: float = 0.0) -> None:
+        """Take rows and blocks from all running requests, which go to the queue's head in their order.
+
+        They keep their tokens; what steps under way give them is dropped. Not between
+        ``propose`` and ``commit``.
+        """
+        if self._draft is not None:
+            raise BooksError("preempt_all came between propose and commit of a step")
+        table = self._table
+        for row in table.order[::-1].tolist():
+            self._releases.append(Release(req_id=table.ids[row], fence=int(table.last_step[row])))
+            self._preempt(self._requests[table.ids[row]], now)
+        self._refused = False
+
     # --- one step
 
     def propose(self, now: float) -> Reserve | None:
         """What the next step wants of the KV cache; None if it wants nothing."""
         config = self.config
+        budget = 0 if self.pause_state is PauseState.PAUSED_ALL else config.max_num_scheduled_tokens
         self._draft = draft = want_running(
-            self._table, budget=config.max_num_scheduled_tokens, cap=self._prefill_cap(), block_size=config.block_size
+            self._table, budget=budget, cap=self._prefill_cap(), block_size=config.block_size
         )
         grow = blocks_wanted(self._table, draft)
-        budget = config.max_num_scheduled_tokens - int(draft.num_tokens.sum())
+        budget -= int(draft.num_tokens.sum())
         publish, admit = self._newly_full(draft), self._candidates(budget, now)
         if not (self._releases or grow or publish or admit):
             return None
@@ -124,6 +156,7 @@ class Scheduler:
             prefill_cap=self._prefill_cap(),
             split_prompts=config.enable_chunked_prefill,
             keep_free=int(config.watermark * (self._pool_blocks or 0)),
+            report=self.reports.follows_kv,
         )
 
     def commit(self, granted: Granted, now: float) -> SchedulerOutput:
@@ -131,8 +164,8 @@ class Scheduler:
         draft = self._take_draft()
         self._step += 1
         if granted is not NOTHING_GRANTED:
-            self._free_blocks = granted.num_free_blocks
             self._refused = granted.refused
+            self.take_answer(granted, now)
         grown = self._apply_growth(granted)
         rows, num_tokens = self._without_losers(draft, granted, now)
         fresh = [self._admit(admitted, now) for admitted in granted.admitted]
@@ -150,29 +183,53 @@ class Scheduler:
         self._completed = plan.step
         req_ids: list[str] = []
         token_ids: list[IntArray] = []
-        cached: dict[str, int] = {}
+        prefill: dict[str, PrefillStats] = {}
         for rows, tokens in waves_of_tokens(plan, output, self._table):
             self._table.append(rows, tokens)
             req_ids += self._table.ids[rows].tolist()
             token_ids.append(tokens)
-            cached |= self._first_outputs(rows)
+            prefill |= self._first_outputs(rows)
             self._end_of_requests(rows, tokens, now)
         self._num_tokens += len(req_ids)
-        return self._outputs(req_ids, np.concatenate(token_ids) if token_ids else NO_INTS, cached)
+        stats = self.reports.take_step(
+            plan,
+            num_new_tokens=len(req_ids),
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            num_preemptions=self._num_preemptions,
+            kv_usage=1.0 - self._free_blocks / self._pool_blocks if self._pool_blocks else 0.0,
+        )
+        columns = np.concatenate(token_ids) if token_ids else NO_INTS
+        return self._outputs(req_ids=req_ids, token_ids=columns, prefill=prefill, scheduler_stats=stats)
 
     def release(self, kv: KVCacheManager) -> None:
         """Give back what finished requests held, when no plan is to be made."""
-        self._free_blocks = kv.reserve(self.take_releases()).num_free_blocks
+        self.take_answer(kv.reserve(self.take_releases()), 0.0)
 
     def take_releases(self) -> Reserve:
-        """A reservation that only gives back."""
-        return Reserve(completed=self._tell(), release=self._take_releases())
+        """A reservation that only gives back; its answer goes to ``take_answer``."""
+        return Reserve(completed=self._tell(), release=self._take_releases(), report=self.reports.follows_kv)
+
+    def take_answer(self, granted: Granted, now: float) -> None:
+        """Learn from an answer of the KV cache how full it is, and what has changed in it."""
+        self._free_blocks = granted.num_free_blocks
+        self.reports.take_changes(granted.changes, self._describe, self._step, now)
+
+    def follow(self, wanted: Follow) -> None:
+        """Report what somebody wants to know, from now on."""
+        self.reports.follows_kv |= wanted.kv_events
+        if wanted.steps:
+            self.reports.follow_steps(self._num_preemptions)
+
+    def prefix_cache_was_reset(self, now: float) -> None:
+        """The KV cache has forgotten all prefixes."""
+        self.reports.cleared(self._step, now)
 
     def take_outputs(self) -> EngineCoreOutputs | None:
         """Ends and events that no step's result has carried; None if there are none."""
-        if not self._ended and not self._events:
+        if not self._ended and not self._events and not self.reports.has_events:
             return None
-        return self._outputs([], NO_INTS, {})
+        return self._outputs()
 
     # --- what running requests want
 
@@ -196,7 +253,11 @@ class Scheduler:
     def _publish(self, row: int, full: int) -> Publish:
         self._table.published[row] = full
         state = self._requests[self._table.ids[row]]
-        return Publish(req_id=state.request_id, num_full_blocks=full, digests=self._extend_digests(state, full))
+        return Publish(
+            req_id=state.request_id,
+            num_full_blocks=full,
+            digests=self._keys.extend(state, self._table.tokens[state.row], full),
+        )
 
     def _tell(self) -> int:
         """The last step that has ended, as the KV cache is told now."""
@@ -215,7 +276,12 @@ class Scheduler:
         if not most or not len(self.policy):
             return []
         # Behind a head that found no room nobody is asked for, until it is gone or blocks come back.
-        states = self.policy.candidates(1 if self._refused and not self.owes_release else most, now)
+        most = 1 if self._refused and not self.owes_release else most
+        if self.pause_state is PauseState.PAUSED_NEW:
+            begun = (state for state in self.policy if state.request_id in self._preempted)
+            states = list(islice(begun, min(most, len(self._preempted))))
+        else:
+            states = self.policy.candidates(most, now)
         return [self._ask_admission(state) for state in states if self._can_ever_fit(state, now)]
 
     def _ask_admission(self, state: RequestState) -> Admit:
@@ -223,6 +289,7 @@ class Scheduler:
             req_id=state.request_id,
             num_tokens=state.num_tokens,
             digests=state.digests,
+            read_cache=state.request.sampling_params.reads_prefix_cache,
             resumed=state.num_preemptions > 0,
         )
 
@@ -262,16 +329,17 @@ class Scheduler:
         state = self._requests[admitted.req_id]
         resumed = state.status is RequestStatus.PREEMPTED
         self.policy.remove(state)
+        self._preempted.pop(state.request_id, None)
         token_ids, params = state.token_ids(), state.request.sampling_params
         num_prompt = len(state.request.prompt_token_ids)
         limit = token_limit(state.request, self.config, self._pool_blocks)
         row = state.row = self._table.admit(state.request_id, token_ids, num_prompt, limit)
         state.status = RequestStatus.RUNNING
-        if not state.num_preemptions:
-            state.num_cached_tokens = admitted.num_cached_tokens
+        self.reports.admitted(state, admitted)
         table = self._table
         table.ignores_eos[row] = params.ignore_eos
-        table.watched[row] = any(rule.applies_to(state.request) for rule in self._rules)
+        table.watched[row] = state.repetition is not None or any(rule.applies_to(state.request) for rule in self._rules)
+        table.stop_at(row, params.stop_token_ids or ())
         table.computed[row] = admitted.num_cached_tokens
         table.blocks[row] = len(admitted.block_ids)
         covered = admitted.num_cached_tokens + admitted.num_scheduled_tokens
@@ -318,15 +386,16 @@ class Scheduler:
 
     # --- results
 
-    def _first_outputs(self, rows: IntArray) -> dict[str, int]:
-        """Prompt tokens that came from the cache, for requests that give their first output."""
+    def _first_outputs(self, rows: IntArray) -> dict[str, PrefillStats]:
+        """How prompts were come by, for requests that give their first output."""
         table = self._table
         first = rows[table.known[rows] == table.prompt[rows] + 1]
-        return {req_id: self._requests[req_id].num_cached_tokens for req_id in table.ids[first].tolist()}
+        states = [self._requests[req_id] for req_id in table.ids[first].tolist()]
+        return {state.request_id: state.prefill for state in states if state.prefill}
 
     def _end_of_requests(self, rows: IntArray, token_ids: IntArray, now: float) -> None:
         table = self._table
-        suspect = (table.known[rows] >= table.limit[rows]) | table.watched[rows]
+        suspect = (table.known[rows] >= table.limit[rows]) | table.watched[rows] | table.stopped(rows, token_ids)
         for eos in self.config.eos_token_ids:
             suspect |= (token_ids == eos) & ~table.ignores_eos[rows]
         ends = [(state, end) for row in rows[suspect].tolist() for state, end in self._end_of(row)]
@@ -336,7 +405,7 @@ class Scheduler:
         table, state = self._table, self._requests[self._table.ids[row]]
         try:
             end = stops.check_token(
-                state.request,
+                state,
                 table.tokens[row, table.prompt[row] : table.known[row]],
                 at_limit=bool(table.known[row] >= table.limit[row]),
                 eos_token_ids=self.config.eos_token_ids,
@@ -347,12 +416,11 @@ class Scheduler:
             end = Finished(reason=FinishReason.ERROR, error=text)
         return [(state, end)] if end else []
 
-    def _outputs(self, req_ids: list[str], token_ids: IntArray, cached: dict[str, int]) -> EngineCoreOutputs:
+    def _outputs(self, **given: Any) -> EngineCoreOutputs:
         ended, self._ended = self._ended, {}
         events, self._events = self._events, []
-        return EngineCoreOutputs(
-            step=self._completed, req_ids=req_ids, token_ids=token_ids, finished=ended, cached=cached, events=events
-        )
+        kv_events = self.reports.take_batches()
+        return EngineCoreOutputs(step=self._completed, finished=ended, events=events, kv_events=kv_events, **given)
 
     # --- ends and preemptions: the only places where a row is given up
 
@@ -373,18 +441,21 @@ class Scheduler:
         """Take an ending request out of the queue, or give back what it holds as it runs."""
         if state.row < 0:
             self.policy.remove(state)
+            self._preempted.pop(state.request_id, None)
             self._refused = False
             return
         row, table = state.row, self._table
         full = int(min(table.computed[row], table.known[row])) // self.config.block_size
         fence = int(table.last_step[row])
-        digests = self._extend_digests(state, full)
+        digests = self._keys.extend(state, self._table.tokens[state.row], full)
         self._releases.append(
             Release(req_id=state.request_id, fence=fence, digests=digests, num_full_blocks=full)
         )  # fmt: skip
         self._fence = max(self._fence, fence)
         state.output_token_ids = table.outputs(row)
         state.row = -1
+        if self.reports.follows_kv:
+            self.reports.ending[state.request_id] = state
 
     def _preempt(self, state: RequestState, now: float) -> None:
         """Take a request's row; the KV cache has its blocks back already. Its tokens are kept."""
@@ -392,39 +463,23 @@ class Scheduler:
         state.output_token_ids = self._table.outputs(state.row)
         self._table.drop([state.row])
         state.row = -1
-        self._hash_known(state)
+        self._keys.hash_known(state)
         state.status = RequestStatus.PREEMPTED
         state.num_preemptions += 1
         self._num_preemptions += 1
         self._preempted_ids.add(state.request_id)
         self.policy.requeue(state)
+        self._preempted[state.request_id] = state
         self._note("PREEMPTED", state.request_id, now)
 
-    # --- keys of blocks
-
-    def _hash_known(self, state: RequestState) -> None:
-        """Make the keys of a request that holds no row, up to its last full block."""
-        if self.config.enable_prefix_caching:
-            size, keys = self.config.block_size, state.digests
-            extend_keys(keys, self._root(state.request), state.token_ids()[len(keys) * size :], size)
-
-    def _extend_digests(self, state: RequestState, full: int) -> list[bytes]:
-        """Make the keys of a running request's blocks up to ``full``; returns the new ones."""
-        size, keys, have = self.config.block_size, state.digests, len(state.digests)
-        if full > have and self.config.enable_prefix_caching:
-            tokens = self._table.tokens[state.row, have * size : full * size]
-            extend_keys(keys, self._root(state.request), tokens, size)
-        return keys[have:]
-
-    def _root(self, request: Request) -> bytes:
-        return root_key(
-            weights_id=self.config.weights_id,
-            block_size=self.config.block_size,
-            adapter=request.adapter,
-            salt=request.cache_salt,
-        )
-
     # --- accounts
+
+    def _describe(self, req_id: str) -> Described:
+        """What followers of the KV cache are told of a request that has not ended."""
+        state, table = self._requests[req_id], self._table
+        if state.row < 0:
+            return described(state)
+        return Described(state.digests, table.tokens[state.row], state.request.adapter)
 
     def _note(self, kind: str, request_id: str, now: float) -> None:
         self._events.append(EngineCoreEvent(kind=kind, request_id=request_id, step=self._step, time=now))
@@ -440,9 +495,16 @@ class Scheduler:
         return len(self.policy)
 
     @property
-    def num_unfinished(self) -> int:
+    def num_requests(self) -> int:
         """Requests that have not ended."""
         return len(self._requests)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests with work to do: none while all is paused, those that have begun while new ones are to wait."""
+        if self.pause_state is PauseState.UNPAUSED:
+            return len(self._requests)
+        return 0 if self.pause_state is PauseState.PAUSED_ALL else self.num_running + len(self._preempted)
 
     @property
     def owes_release(self) -> bool:
@@ -459,6 +521,7 @@ class Scheduler:
             num_prompt_tokens=self._num_prompt_tokens,
             num_generated_tokens=self._num_tokens,
             num_finished=self._num_finished,
+            prefix_hit_rate=self.reports.hit_rate.rate,
         )
 
     def check(self) -> None:
@@ -466,6 +529,8 @@ class Scheduler:
         self._table.check()
         if self.num_running + self.num_waiting != len(self._requests):
             raise BooksError(f"{self.num_running} run, {self.num_waiting} wait, {len(self._requests)} are known")
+        if strangers := [name for name, state in self._preempted.items() if self._requests.get(name) is not state]:
+            raise BooksError(f"preempted requests are not known: {strangers}")
         for row in self._table.order.tolist():
             state = self._requests.get(self._table.ids[row])
             if state is None or state.row != row:

@@ -9,11 +9,12 @@ import anyio
 
 from ..actors import Actor, Ask, Channel
 from .errors import InvalidRequestError
-from .messages import Abort, EngineCoreOutputs, ResetPrefixCache, StepDone, Submit
+from .messages import Abort, EngineCoreOutputs, Follow, Pause, ResetPrefixCache, Resume, StepDone, Submit
+from .pause import STATE_OF_MODE, PauseState
 from .plan import SchedulerOutput
 from .scheduler import NOTHING_GRANTED, Scheduler
 
-SchedulerControl = Abort | StepDone | Ask[ResetPrefixCache, bool]
+SchedulerControl = Abort | StepDone | Follow | Resume | Ask[ResetPrefixCache, bool] | Ask[Pause, None]
 
 
 class SchedulerActor(Actor):
@@ -44,6 +45,7 @@ class SchedulerActor(Actor):
         self._reserve, self._plans, self._outputs = reserve, plans, outputs
         self._in_flight: deque[SchedulerOutput] = deque()
         self._resets: list[Ask[ResetPrefixCache, bool]] = []
+        self._pauses: list[Ask[Pause, None]] = []
         self.mailbox.watch_room(plans)
         self.mailbox.watch_room(outputs)
 
@@ -63,6 +65,9 @@ class SchedulerActor(Actor):
             self._add(self.submits.receive_nowait(), now)
         for message in self.mailbox.take_control():
             self._apply(message, now)
+        self._send_notices()
+
+    def _send_notices(self) -> None:
         if self._outputs_have_room() and (notices := self.core.take_outputs()):
             self._outputs.send_nowait(notices)
 
@@ -79,11 +84,19 @@ class SchedulerActor(Actor):
             case StepDone(output=output):
                 outputs = self.core.update_from_output(self._in_flight.popleft(), output, now)
                 self._outputs.send_nowait(outputs)
-            case Ask() as reset:
-                self._resets.append(reset)
+            case Resume():
+                self.core.set_pause_state(PauseState.UNPAUSED)
+                self._answer_pauses()
+            case Ask(message=Pause(mode=mode)):
+                self.core.set_pause_state(STATE_OF_MODE[mode])
+                self._pauses.append(message)
+            case Follow():
+                self.core.follow(message)
+            case Ask():
+                self._resets.append(message)
 
     async def _plan_while_there_is_room(self) -> None:
-        while self._plans.has_room and self._outputs_have_room():
+        while self._may_plan():
             wants = self.core.propose(anyio.current_time())
             granted = await self.ask(self._reserve, wants) if wants else NOTHING_GRANTED
             plan = self.core.commit(granted, anyio.current_time())
@@ -93,20 +106,46 @@ class SchedulerActor(Actor):
             self._plans.send_nowait(plan)
             self._apply_what_arrived(anyio.current_time())
 
+    def _may_plan(self) -> bool:
+        if self.core.pause_state is PauseState.PAUSED_ALL or (self._resets and self._must_reset()):
+            return False
+        return self._plans.has_room and self._outputs_have_room()
+
+    def _must_reset(self) -> bool:
+        """Whether the cache is to be emptied whoever uses it: then the steps under way are the last before."""
+        return any(reset.message.force for reset in self._resets)
+
     def _outputs_have_room(self) -> bool:
         """Whether each step in flight would find a place for its outputs, and one more."""
         return len(self._outputs) + len(self._in_flight) < self._outputs.capacity
 
     async def _when_idle(self) -> None:
-        """Between steps: give back what nobody else will, then answer who wants the cache emptied."""
-        while self._resets and self.core.num_unfinished:  # not while a request may hold blocks
-            self._resets.pop().reply.set_result(False)
+        """Between steps: give back what nobody else will, then answer who wants an empty cache or waits for quiet."""
+        if self._resets and not self._must_reset() and self.core.num_running:  # requests that hold blocks
+            while self._resets:
+                self._resets.pop().reply.set_result(False)
         if self._in_flight:
             return
+        if self._resets and self._must_reset():
+            self.core.preempt_all(anyio.current_time())
+            self.mailbox.wake()  # they are planned again in the next turn
         if self.core.owes_release:
-            await self.ask(self._reserve, self.core.take_releases())
+            self.core.take_answer(await self.ask(self._reserve, self.core.take_releases()), anyio.current_time())
         while self._resets:
-            self._resets.pop().reply.set_result(await self.ask(self._reserve, ResetPrefixCache()))
+            self._resets.pop().reply.set_result(await self._reset())
+        self._send_notices()
+        if not self.core.num_unfinished:
+            self._answer_pauses()
+
+    def _answer_pauses(self) -> None:
+        while self._pauses:
+            self._pauses.pop().reply.set_result(None)
+
+    async def _reset(self) -> bool:
+        done: bool = await self.ask(self._reserve, ResetPrefixCache())
+        if done:
+            self.core.prefix_cache_was_reset(anyio.current_time())
+        return done
 
     def _is_done(self) -> bool:
-        return self.submits.closed and not self._in_flight and not self.core.num_unfinished
+        return self.submits.closed and not self._in_flight and not self.core.num_requests

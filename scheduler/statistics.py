@@ -1,4 +1,8 @@
-"""Counts that the scheduler keeps."""
+"""Counts that the scheduler keeps, in all and for each step."""
+
+from __future__ import annotations
+
+from collections import deque
 
 import msgspec
 
@@ -13,3 +17,81 @@ class SchedulerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     num_prompt_tokens: int  # of requests queued
     num_generated_tokens: int  # outputs applied
     num_finished: int  # requests ended, aborted ones included
+    prefix_hit_rate: float  # share of prompt tokens found in the cache, over the last 1000 admissions
+
+
+class PrefixCacheStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What admissions looked up in the prefix cache since the record before."""
+
+    reset: bool = False  # the cache was emptied
+    requests: int = 0  # first admissions
+    queries: int = 0  # their tokens
+    hits: int = 0  # of these, tokens that were found
+    preempted_requests: int = 0  # the same for requests that came back after a preemption
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+
+
+class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The scheduler after the result of one step was applied."""
+
+    step: int  # the step
+    num_scheduled_reqs: int  # requests that it computed something for
+    num_scheduled_tokens: int  # tokens that it computed
+    num_new_tokens: int  # outputs that it gave, those of requests that are gone not counted
+    num_running: int  # requests that hold a row
+    num_waiting: int  # requests in the queue
+    num_preemptions: int  # since the record before
+    kv_usage: float  # share of the KV cache that is held, 0 to 1, at the newest plan that asked for blocks
+    prefix: PrefixCacheStats  # since the record before
+
+
+class PrefillStats(msgspec.Struct, frozen=True, kw_only=True):
+    """How a prompt was come by, in tokens; fixed at the request's first admission."""
+
+    num_prompt_tokens: int
+    num_cached_tokens: int  # found in the prefix cache of this engine
+    num_external_tokens: int = 0  # brought from elsewhere
+    num_cacheable_tokens: int = 0  # computed by this request, and kept for others: full blocks
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens that had to be computed."""
+        return self.num_prompt_tokens - self.num_cached_tokens - self.num_external_tokens
+
+
+class HitRate:
+    """The share of tokens that the newest look-ups found.
+
+    Look-ups that were added together leave together, the oldest first, while more than
+    ``window`` requests are counted.
+    """
+
+    def __init__(self, window: int = 1000) -> None:
+        self._window = window
+        self._added: deque[tuple[int, int, int]] = deque()  # requests, queries, hits
+        self._requests = self._queries = self._hits = 0
+
+    def add(self, requests: int, queries: int, hits: int) -> None:
+        """Look-ups of some requests: tokens looked up, and found; of none they change nothing."""
+        if not requests:
+            return
+        self._added.append((requests, queries, hits))
+        self._count(requests, queries, hits)
+        while len(self._added) > 1 and self._requests > self._window:
+            self._count(*(-number for number in self._added.popleft()))
+
+    def reset(self) -> None:
+        """Forget all, with the cache."""
+        self._added.clear()
+        self._requests = self._queries = self._hits = 0
+
+    @property
+    def rate(self) -> float:
+        """Tokens found of those looked up, 0 to 1; 0 before the first."""
+        return self._hits / self._queries if self._queries else 0.0
+
+    def _count(self, requests: int, queries: int, hits: int) -> None:
+        self._requests += requests
+        self._queries += queries
+        self._hits += hits

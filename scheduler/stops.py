@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import ConfigError
 from .messages import Finished
-from .request import FinishReason, Request
+from .repetition import REPEATED
+from .request import FinishReason, Request, RequestState
 
 
+@runtime_checkable
 class StopRule(Protocol):
-    """Looks at a request after each of its tokens; an extension point."""
+    """Looks at a request after each of its tokens; an extension point.
+
+    A rule decides by itself whether ``min_tokens`` holds it up. It is called in the scheduler's
+    turn and must not block; one that raises ends its request with an error, and nobody else's.
+    """
 
     def applies_to(self, request: Request) -> bool:
         """Whether the rule wants to see this request's tokens at all."""
@@ -24,35 +31,39 @@ class StopRule(Protocol):
         ...
 
 
-class StopTokens:
-    """Ends a request at one of its own stop token ids, and names the token."""
-
-    def applies_to(self, request: Request) -> bool:
-        return bool(request.sampling_params.stop_token_ids)
-
-    def check(self, request: Request, output_token_ids: NDArray[np.int32]) -> Finished | None:
-        last = int(output_token_ids[-1])
-        if last in (request.sampling_params.stop_token_ids or ()):
-            return Finished(reason=FinishReason.STOP, stop_reason=last)
-        return None
+def checked_rules(rules: Sequence[StopRule]) -> list[StopRule]:
+    """The rules as a list. Raises ConfigError for what is none."""
+    for rule in rules:
+        if not isinstance(rule, StopRule):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"a stop rule is {rule!r}, needed is an object with the methods of StopRule")
+    return list(rules)
 
 
 def check_token(
-    request: Request,
+    state: RequestState,
     output_token_ids: NDArray[np.int32],
     *,
     at_limit: bool,
     eos_token_ids: tuple[int, ...],
     rules: Sequence[StopRule],
 ) -> Finished | None:
-    """The end of a request after its last token: end token, stop rules, then length.
+    """The end of a request after its last token, if this is one.
 
-    The first rule is the request's stop tokens; a stop that is also the last permitted token
-    is a stop.
+    In this order: end token, the request's stop tokens, rules of the user, length; then, not
+    before ``min_tokens``, repetition. So a stop that is also the last permitted token is a stop.
+    An end or stop token ends the request whenever it comes: below ``min_tokens`` the sampler
+    does not choose it.
     """
-    if int(output_token_ids[-1]) in eos_token_ids and not request.sampling_params.ignore_eos:
+    request, params, last = state.request, state.request.sampling_params, int(output_token_ids[-1])
+    if last in eos_token_ids and not params.ignore_eos:
         return Finished(reason=FinishReason.STOP)
+    if last in (params.stop_token_ids or ()):
+        return Finished(reason=FinishReason.STOP, stop_reason=last)
     for rule in rules:
         if rule.applies_to(request) and (end := rule.check(request, output_token_ids)):
             return end
-    return Finished(reason=FinishReason.LENGTH) if at_limit else None
+    if at_limit:
+        return Finished(reason=FinishReason.LENGTH)
+    if state.repetition is None or len(output_token_ids) < params.min_tokens:
+        return None
+    return REPEATED if state.repetition.repeats(output_token_ids) else None

@@ -89,3 +89,21 @@ def test_a_setting_of_a_wrong_type_is_refused_with_what_was_got_and_needed(name:
         EngineConfig(**{name: value})
     assert str(caught.value).startswith(f"{name} is {value!r}")
     assert needed in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"request_id": 7}, "request id is 7, needed is text"),
+        ({"request_id": ""}, "request id is '', needed is text that is not empty"),
+        ({"priority": 0.5}, "priority is 0.5, needed is a whole number"),
+        ({"cache_salt": 1}, "cache_salt is 1, needed is text or None"),
+        ({"adapter": "tuned"}, "adapter='tuned' is not supported yet"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+async def test_an_option_that_cannot_be_honoured_is_refused_by_name(options: dict, message: str):
+    async with make() as engine:
+        with pytest.raises(InvalidRequestError, match=message):
+            engine.generate([1, 2], **options)
+        assert not engine.stats().num_waiting

@@ -153,3 +153,9 @@ async def test_a_web_client_that_disconnects_ends_its_request(anyio_backend):
             refused = await client.post("/chat", json={"content": "x", "max_tokens": 0})
             assert refused.status_code == 422
         server.should_exit = True
+
+
+async def test_the_stop_rule_example_ends_a_list_after_three_lines(anyio_backend):
+    done = await anyio.run_process([sys.executable, str(EXAMPLES / "stop_rule.py")])
+    *lines, end = done.stdout.decode().splitlines()
+    assert (len(lines), end) == (3, "ended by: 3 lines")

@@ -92,3 +92,21 @@ def test_after_a_match_nothing_more_is_given_out() -> None:
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="a stop string is empty"):
         StopStrings(["a", ""])
+
+
+@pytest.mark.parametrize(("include", "length"), [(False, 10), (True, 12)])
+def test_a_text_searched_in_one_go_is_cut_at_the_first_match(include: bool, length: int):
+    text, matched = StopStrings(["is"], include).feed(" The user is a")
+    assert (len(text), matched) == (length, "is")
+
+
+@pytest.mark.parametrize(("stops", "matched", "length"), [(["ab", "b"], "ab", 0), (["b", "ab"], "b", 1)])
+def test_of_two_that_are_complete_at_once_the_first_named_is_cut(stops: list[str], matched: str, length: int):
+    text, found = StopStrings(stops).feed("abc")
+    assert (len(text), found) == (length, matched)
+
+
+def test_no_more_is_held_than_a_stop_string_of_five_may_begin_with():
+    stops = StopStrings(["12345"])
+    # The reference holds back 4 characters of any text.
+    assert [stops.feed(piece)[0] for piece in ("word", "1234", "x")] == ["word", "", "1234x"]

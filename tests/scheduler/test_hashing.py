@@ -1,13 +1,15 @@
 """Keys of cached blocks: equal for equal content, different for everything else."""
 
 from hashlib import sha256
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
-from play import some
+from play import Play, some
 
-from callboard.scheduler.hashing import extend_keys, root_key
+from callboard import ConfigError, EngineConfig
+from callboard.scheduler import SchedulerConfig
+from callboard.scheduler.hashing import MediaItem, digest_of, extend_keys, root_key
 
 
 def _keys(tokens: list[int], root: bytes = b"root", size: int = 2) -> list[bytes]:
@@ -84,3 +86,104 @@ def test_a_key_is_the_digest_of_its_parent_and_eight_bytes_for_each_token():
 def test_the_root_is_the_same_on_every_machine():
     parts = b"callboard.kv.1" + b"w+" + bytes([1] + [0] * 7) + b"m" + b"b+" + bytes([2] + [0] * 7) + b"16" + b"a-s-"
     assert root_key(weights_id="m", block_size=16) == sha256(parts).digest()
+
+
+def _with(*items: tuple[str, int, int], tokens: int = 12, size: int = 4) -> list[bytes]:
+    """Keys of a prompt with media items: identifier, offset, length."""
+    keys: list[bytes] = []
+    media = [MediaItem(identifier=name, offset=offset, length=length) for name, offset, length in items]
+    extend_keys(keys, b"root", some(tokens), size, items=media)
+    return keys
+
+
+def test_an_item_changes_the_keys_from_the_first_block_that_it_reaches_into():
+    plain, pictured = _with(), _with(("cat", 5, 3))
+    assert [a == b for a, b in zip(plain, pictured, strict=True)] == [True, False, False]
+
+
+def test_two_pictures_behind_the_same_placeholders_share_nothing_from_there_on():
+    cat, dog = _with(("cat", 5, 3)), _with(("dog", 5, 3))
+    assert [a == b for a, b in zip(cat, dog, strict=True)] == [True, False, False]
+
+
+def test_identifiers_that_agree_at_their_ends_are_different():
+    # Whole identifiers are in the key: no part of them is cut off.
+    assert _with(("0" * 60 + "beef", 0, 4))[0] != _with(("1" + "0" * 59 + "beef", 0, 4))[0]
+    assert _with(("beef" + "0" * 60, 0, 4))[0] != _with(("beef" + "0" * 59 + "1", 0, 4))[0]
+
+
+def test_an_item_at_another_place_of_a_block_makes_another_key():
+    assert _with(("cat", 4, 2))[1] != _with(("cat", 5, 2))[1]
+
+
+def test_a_place_counts_from_the_blocks_start_and_is_negative_for_what_began_before():
+    item = b"m" + bytes([3, 0, 0, 0, 0, 0, 0, 0]) + b"cat" + (-2).to_bytes(8, "little", signed=True)
+    keys = _with(("cat", 2, 3), tokens=8)
+    tokens = np.arange(4, 8, dtype="<i8").tobytes()
+    assert keys[1] == sha256(keys[0] + tokens + item).digest()
+
+
+def test_two_items_of_one_block_do_not_run_together():
+    pairs = [("ab", "c"), ("a", "bc"), ("abc", ""), ("c", "ab")]
+    keys = {_with((first, 0, 2), (second, 2, 2))[0] for first, second in pairs}
+    assert len(keys) == len(pairs)
+
+
+def test_two_halves_of_a_picture_are_not_the_picture():
+    # The same pixels as one item of four tokens and as two of two (known from other engines).
+    assert _with(("cat", 0, 4))[0] != _with(("cat", 0, 2), ("cat", 2, 2))[0]
+
+
+def test_keys_of_items_made_in_parts_are_those_made_at_once():
+    media = [MediaItem(identifier="cat", offset=3, length=6)]
+    keys: list[bytes] = []
+    for cut in range(0, 12, 4):
+        extend_keys(keys, b"root", some(4, start=cut), 4, items=media)
+    assert keys == _with(("cat", 3, 6))
+
+
+def test_a_name_means_something_else_in_each_place_where_it_may_stand():
+    names = (None, "", "lora1", "lora2")
+    roots = [
+        root_key(block_size=4, weights_id=weights or "", adapter=adapter, salt=salt)
+        for weights, adapter, salt in product(("", "lora1"), names, names)
+    ]
+    assert len(set(roots)) == len(roots)
+    pictured: list[bytes] = []
+    extend_keys(pictured, roots[0], some(4), 4, items=[MediaItem(identifier="lora1", offset=0, length=4)])
+    plain: list[list[bytes]] = [[] for _ in roots]
+    for keys, root in zip(plain, roots, strict=True):
+        extend_keys(keys, root, some(4), 4)
+    assert pictured[0] not in {key for keys in plain for key in keys}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("sha256", 32), ("sha256-128", 16), ("blake2b", 32), ("blake2b-512", 64), ("blake2b-128", 16)]
+)
+def test_the_digest_may_be_chosen_and_all_finds_work_with_it(name: str, size: int):
+    play = Play(caching=True, prefix_hash=name)
+    play.add("first", some(40))
+    play.step()
+    play.add("second", some(40))
+    assert play.step() == {"first": 1, "second": 8}
+    assert len(digest_of(name)(b"")) == size
+
+
+def test_no_two_digests_make_the_same_keys():
+    names = ["sha256", "sha256-128", "blake2b", "blake2b-128", "blake2b-512"]
+    assert len({root_key(block_size=16, digest=name)[:16] for name in names}) == len(names) - 1
+    assert root_key(block_size=16, digest="sha256-128") == root_key(block_size=16)[:16]
+
+
+@pytest.mark.parametrize("name", ["sha256-64", "sha256-120", "blake2b-64", "sha256-264", "sha256-130"])
+def test_a_digest_that_might_collide_is_refused(name: str):
+    with pytest.raises(ConfigError, match=f"prefix_hash is '{name}'.*whole bytes from 128"):
+        SchedulerConfig(prefix_hash=name)
+    with pytest.raises(ConfigError, match="a shorter digest may collide, and hits are not verified"):
+        EngineConfig(prefix_hash=name)
+
+
+@pytest.mark.parametrize("name", ["md5", "xxhash", "", "sha256-", "sha256-x"])
+def test_a_digest_that_is_not_known_is_refused_with_those_that_are(name: str):
+    with pytest.raises(ConfigError, match="known are"):
+        SchedulerConfig(prefix_hash=name)

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from play import E, Play, ToyPlay, some
 
+from callboard import SamplingParams
+
 
 def _second_run(tokens: list[int], again: list[int] | None = None) -> tuple[int, int]:
     """Cached and planned tokens of a prompt after one like it has ended."""
@@ -220,3 +222,19 @@ def test_a_text_that_ended_shares_its_end_token_if_a_step_under_way_computes_it(
     play.apply(third, 51)
     play.add("b", [*some(4), 50, E, 51, 52])
     assert play.step() == {"b": 2}  # what was sampled after the end is nobody's
+
+
+def test_a_request_that_may_not_read_the_cache_computes_all_and_fills_it_for_others():
+    play = Play(caching=True)
+    play.add("first", some(40), skip_reading_prefix_cache=True)
+    assert play.step() == {"first": 40}
+    play.add("second", some(40), skip_reading_prefix_cache=True)
+    assert play.step() == {"first": 1, "second": 40}
+    assert play.kv.statistics().prefix_queries == 0
+    play.add("third", some(40))
+    assert play.step() == {"first": 1, "second": 1, "third": 8}
+
+
+def test_a_prompt_whose_log_probabilities_are_wanted_is_computed_whole():
+    assert SamplingParams().reads_prefix_cache
+    assert not SamplingParams(prompt_logprobs=0).reads_prefix_cache

@@ -19,11 +19,21 @@ from callboard.scheduler import (
     SamplingParams,
     SchedulerOutput,
     StructuredOutput,
+    kv_events,
     messages,
     plan,
 )
 from callboard.scheduler.codec import decode, encode
 from callboard.scheduler.errors import InvalidRequestError
+from callboard.scheduler.kv_events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    KVEventBatch,
+    KVEventsLost,
+    Removed,
+    Stored,
+)
 from callboard.scheduler.messages import (
     Abort,
     Admit,
@@ -41,6 +51,7 @@ from callboard.scheduler.messages import (
     Submit,
     Victim,
 )
+from callboard.scheduler.statistics import PrefillStats, PrefixCacheStats, SchedulerStats
 
 INTS = np.array([3, -1, 2**62])
 PARAMS = SamplingParams(
@@ -62,6 +73,15 @@ PUBLISH = Publish(req_id="a", num_full_blocks=2, digests=[b"k"])
 GROW, VICTIM = Grow(req_id="a", num_blocks=1), Victim(req_id="b", fence=9)
 ADMIT = Admit(req_id="c", num_tokens=40, digests=[b"k", b"l"], read_cache=False, resumed=True)
 ADMITTED = Admitted(req_id="c", block_ids=[1, 2], num_cached_tokens=16, num_scheduled_tokens=8)
+PREFILL = PrefillStats(num_prompt_tokens=40, num_cached_tokens=16, num_cacheable_tokens=16)
+PREFIX = PrefixCacheStats(reset=True, requests=1, queries=40, hits=16)
+STATS = SchedulerStats(
+    step=4, num_scheduled_reqs=2, num_scheduled_tokens=9, num_new_tokens=2, num_running=2, num_waiting=0,
+    num_preemptions=1, kv_usage=0.5, prefix=PREFIX,
+)  # fmt: skip
+STORED = BlockStored(block_hashes=[b"k"], parent_block_hash=None, token_ids=[1, 2], block_size=2, adapter="x")
+BATCH = KVEventBatch(number=0, step=4, time=1.5, events=[STORED, BlockRemoved(block_hashes=[b"k"]), AllBlocksCleared()])
+CHANGES = [Stored(req_id="a", first=1, count=2, released=True), Removed(key=b"k")]
 EVENT = EngineCoreEvent(kind="QUEUED", request_id="a", step=4, time=0.25)
 FINISHED = Finished(reason=FinishReason.STOP, stop_reason=9)
 NEW = NewRequestData(
@@ -77,7 +97,9 @@ RECORDS: list[msgspec.Struct] = [
     REQUEST,
     Submit(REQUEST),
     Abort(["a", "b"]),
-    messages.ResetPrefixCache(),
+    messages.ResetPrefixCache(force=True),
+    messages.Pause("keep"),
+    messages.Resume(),
     StepDone(RESULT),
     RELEASE,
     PUBLISH,
@@ -93,14 +115,24 @@ RECORDS: list[msgspec.Struct] = [
     Granted(),
     Granted(
         grown={"a": [5]}, stalled={"b"}, preempted=["c"], admitted=[ADMITTED], refused=True, num_free_blocks=4,
+        changes=CHANGES,
     ),
+    PREFILL,
+    PREFIX,
+    STATS,
+    BATCH,
+    *BATCH.events,
+    *CHANGES,
+    KVEventsLost(first=1, last=3),
+    messages.Follow(kv_events=True, steps=True),
     EVENT,
     FINISHED,
     Finished(reason=FinishReason.ERROR, stop_reason="text", error="why"),
-    EngineCoreOutput(request_id="a", new_token_ids=[1], finish_reason=FinishReason.LENGTH, num_cached_tokens=0),
+    EngineCoreOutput(request_id="a", new_token_ids=[1], finish_reason=FinishReason.LENGTH, prefill=PREFILL),
     EngineCoreOutputs(step=0),
     EngineCoreOutputs(
-        step=4, req_ids=["a", "b", "a"], token_ids=INTS, finished={"a": FINISHED}, cached={"a": 16}, events=[EVENT],
+        step=4, req_ids=["a", "b", "a"], token_ids=INTS, finished={"a": FINISHED}, prefill={"a": PREFILL},
+        events=[EVENT], kv_events=[BATCH], scheduler_stats=STATS,
     ),
     NEW,
     CachedRequestData(
@@ -141,7 +173,7 @@ def test_a_record_comes_back_from_its_bytes(record: msgspec.Struct):
 
 def test_every_record_is_tried_here_and_frozen():
     made = {type(record) for record in RECORDS}
-    for module in (messages, plan):
+    for module in (messages, plan, kv_events):
         for name, kind in inspect.getmembers(module, inspect.isclass):
             if issubclass(kind, msgspec.Struct) and kind not in (msgspec.Struct, SamplingParams):
                 assert kind in made, f"{module.__name__}.{name} is not in RECORDS"

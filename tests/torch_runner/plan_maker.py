@@ -10,6 +10,7 @@ from callboard.runner.model_config import ModelConfig
 from callboard.runner.runner import RunnerInfo
 from callboard.runner.step_executor import StepExecutor
 from callboard.scheduler import NewRequestData, SamplingParams, SchedulerOutput
+from callboard.scheduler.kv_groups import ONE_GROUP, KVGroup
 
 BLOCK_SIZE = 4
 GREEDY = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
@@ -41,8 +42,9 @@ class PlanMaker:
         computed: int = 0,
         outputs: int = 0,
         params: SamplingParams = GREEDY,
+        more: list[list[int]] | None = None,
     ) -> None:
-        """A request whose last ``outputs`` tokens were generated before a preemption."""
+        """A request whose last ``outputs`` tokens were generated before a preemption; ``more``: further tables."""
         data = NewRequestData(
             req_id=req_id,
             row=row,
@@ -52,10 +54,16 @@ class PlanMaker:
             num_computed_tokens=computed,
             sampling_params=params,
             resumed=outputs > 0,
+            more_block_ids=more or [],
         )
         self._new[req_id], self._live[req_id] = data, _Live(data)
 
-    def step(self, grown: dict[int, list[int]] | None = None, **num_tokens: int) -> SchedulerOutput:
+    def step(
+        self,
+        grown: dict[int, list[int]] | None = None,
+        grown_more: dict[int, list[list[int]]] | None = None,
+        **num_tokens: int,
+    ) -> SchedulerOutput:
         """A step that computes so many tokens of each request."""
         self._step += 1
         live = [self._live[req_id] for req_id in num_tokens]
@@ -76,6 +84,7 @@ class PlanMaker:
             num_outputs=known - [one.data.num_prompt_tokens for one in live],
             samples=samples,
             grown=grown or {},
+            grown_more=grown_more or {},
             scheduled_new_reqs=[self._new.pop(req_id) for req_id in num_tokens if req_id in self._new],
         )
 
@@ -84,7 +93,13 @@ class Device(PlanMaker):
     """Makes each plan and executes it at once, on an executor without a thread."""
 
     def __init__(
-        self, config: ModelConfig, weights: dict[str, Any], *, vocab_size: int | None = None, rows: int = 8
+        self,
+        config: ModelConfig,
+        weights: dict[str, Any],
+        *,
+        vocab_size: int | None = None,
+        rows: int = 8,
+        kv_groups: tuple[KVGroup, ...] = ONE_GROUP,
     ) -> None:
         super().__init__()
         info = RunnerInfo(
@@ -94,12 +109,16 @@ class Device(PlanMaker):
             num_kv_blocks=1000,
             max_num_running_reqs=rows,
             eos_token_ids=config.eos_token_ids,
+            kv_groups=kv_groups,
         )
         self.executor = StepExecutor(config, dict(weights), info, vocab_size or config.vocab_size)
 
     def run(self, grown: dict[int, list[int]] | None = None, **num_tokens: int) -> dict[str, int]:
         """One step; the tokens sampled in it, by request."""
-        plan = self.step(grown, **num_tokens)
+        return self.execute(self.step(grown, **num_tokens))
+
+    def execute(self, plan: SchedulerOutput) -> dict[str, int]:
+        """The tokens sampled in a step, by request."""
         tokens = self.executor.execute(plan).token_ids
         assert tokens is not None
         sampling = [req_id for req_id, samples in zip(plan.req_ids, plan.samples, strict=True) if samples]

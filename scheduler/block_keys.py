@@ -1,0 +1,44 @@
+"""The keys of a request's full blocks, made as its tokens become known."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .config import SchedulerConfig
+from .hashing import extend_keys, root_key
+from .request import Request, RequestState
+
+TokenArray = NDArray[np.int32]
+
+
+class BlockKeys:
+    """Extends requests' keys; without prefix caching it makes none."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+
+    def hash_known(self, state: RequestState) -> None:
+        """Make the keys of a request that holds no row, up to its last full block."""
+        if self._config.enable_prefix_caching:
+            self._extend(state, state.token_ids()[len(state.digests) * self._config.block_size :])
+
+    def extend(self, state: RequestState, tokens: TokenArray, full: int) -> list[bytes]:
+        """Make the keys up to block ``full``; returns the new ones. ``tokens`` are all of the request's."""
+        size, have = self._config.block_size, len(state.digests)
+        if full > have and self._config.enable_prefix_caching:
+            self._extend(state, tokens[have * size : full * size])
+        return state.digests[have:]
+
+    def _extend(self, state: RequestState, tokens: TokenArray | list[int]) -> None:
+        config = self._config
+        extend_keys(state.digests, self._root(state.request), tokens, config.block_size, digest=config.prefix_hash)
+
+    def _root(self, request: Request) -> bytes:
+        return root_key(
+            weights_id=self._config.weights_id,
+            block_size=self._config.block_size,
+            adapter=request.adapter,
+            salt=request.cache_salt,
+            digest=self._config.prefix_hash,
+        )
