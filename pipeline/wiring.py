@@ -21,6 +21,7 @@ from .delivery import DeliveryActor
 from .door import Door
 from .event_log import EventLog
 from .intake import Intake, IntakeActor
+from .param_limits import ParamLimits
 from .pipeline import Pipeline
 from .tokenizer import Tokenizer
 

@@ -13,9 +13,7 @@ from .bad_words import BadWords
 from .token_counts import TokenCounts
 
 # What a row may ask for, as bits; a step passes over what none of its rows asks for.
-ALLOWED, BAD_WORDS, BIAS, PENALTIES, MIN_P, LOGPROBS = (1 << bit for bit in range(6))
-
-NO_LOGPROBS = -1
+ALLOWED, BAD_WORDS, BIAS, PENALTIES, MIN_P, LOGPROBS, PROMPT_LOGPROBS = (1 << bit for bit in range(7))
 
 
 class SamplingTable:
@@ -29,7 +27,8 @@ class SamplingTable:
         features: int64 [rows], bits of what else it asks for.
         presence, frequency, repetition: float32 [rows], penalties; ``counts``: of the tokens they are for.
         bias_ids, bias_values, allowed_ids, bad_words: for the rows that have them.
-        num_logprobs: int64 [rows], how many of the likeliest are told beside the token; NO_LOGPROBS: none at all.
+        num_logprobs, num_prompt_logprobs: int64 [rows], how many of the likeliest are told beside a token
+            of the output, of the prompt; for the rows that ask for it.
 
     Args:
         vocab_size: token ids that may be sampled are below it.
@@ -64,7 +63,8 @@ class SamplingTable:
         self.bias_values: dict[int, np.ndarray] = {}
         self.allowed_ids: dict[int, IntArray] = {}
         self.bad_words: dict[int, BadWords] = {}
-        self.num_logprobs = np.full(rows, NO_LOGPROBS, np.int64)
+        self.num_logprobs = np.zeros(rows, np.int64)
+        self.num_prompt_logprobs = np.zeros(rows, np.int64)
         self._vocab_size, self._width = vocab_size, width
         self._eos_token_ids = eos_token_ids
         self._random_base = random_base.to_bytes(8, "little")
@@ -81,19 +81,11 @@ class SamplingTable:
         self._fill_min_p(row, params.min_p)
         self._fill_lists(row, params)
         self._fill_penalties(new)
-        self.num_logprobs[row] = self.count_of(params.logprobs)
-        if params.logprobs is not None:
-            self.features[row] |= LOGPROBS
+        self._fill_logprobs(new)
 
     def asking(self, rows: IntArray, feature: int) -> IntArray:
         """Places in ``rows`` whose row asks for the feature."""
         return np.nonzero(self.features[rows] & feature)[0]
-
-    def count_of(self, logprobs: int | None) -> int:
-        """A parameter's count as a number, for the whole vocabulary too."""
-        if logprobs is None:
-            return NO_LOGPROBS
-        return self._width if logprobs == ALL_TOKENS else min(logprobs, self._width)
 
     def known_ids(self, tokens: object) -> IntArray:
         """Token ids as an array, without those that are never sampled anyway."""
@@ -136,6 +128,19 @@ class SamplingTable:
             self.features[row] |= PENALTIES
         else:
             self.counts.clear(row)
+
+    def _fill_logprobs(self, new: NewRequestData) -> None:
+        row, params = new.row, new.sampling_params
+        if params.logprobs is not None:
+            self.num_logprobs[row] = self._count_of(params.logprobs)
+            self.features[row] |= LOGPROBS
+        # Who has outputs has been told of the prompt before it was preempted.
+        if params.prompt_logprobs is not None and len(new.token_ids) == new.num_prompt_tokens:
+            self.num_prompt_logprobs[row] = self._count_of(params.prompt_logprobs)
+            self.features[row] |= PROMPT_LOGPROBS
+
+    def _count_of(self, logprobs: int) -> int:
+        return self._width if logprobs == ALL_TOKENS else min(logprobs, self._width)
 
     def _seed_of(self, req_id: str) -> int:
         return int.from_bytes(blake2b(req_id.encode(), key=self._random_base, digest_size=8).digest(), "little")

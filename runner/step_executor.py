@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import secrets
 
+import numpy as np
 import torch
 
+from ..scheduler.logprobs import LogprobColumns
 from ..scheduler.plan import NO_INTS, ModelRunnerOutput, SchedulerOutput
 from .decoder import Decoder, Weights
 from .kv_layout import layout_of
+from .logprobs import SampledLogprobs, prompt_logprobs
 from .model_config import ModelConfig
 from .paged_kv import PagedKV
 from .row_tables import RowTables
@@ -36,6 +39,7 @@ class StepExecutor:
             max_model_len=info.max_model_len,
             block_size=info.block_size,
             vocab_size=vocab_size,
+            width=config.vocab_size,
             eos_token_ids=info.eos_token_ids,
             random_base=secrets.randbits(64),
             groups=len(info.kv_groups),
@@ -55,7 +59,21 @@ class StepExecutor:
             return ModelRunnerOutput(step=plan.step, token_ids=NO_INTS)
         batch = StepBatch(plan, self._rows)
         with torch.inference_mode():
-            logits = self.model.forward(batch, self._kv)[:, : self._vocab_size]
-            tokens = sample(logits, self._rows, batch.sampled_rows, batch.sampled_outputs)
+            states = self.model.forward(batch, self._kv)
+            of_prompts = prompt_logprobs(plan, batch, self._rows, lambda places: self.model.logits(states[places]))
+            logits = self.model.logits(states[batch.last_tokens])
+            wanted = SampledLogprobs(logits, self._rows, batch.sampled_rows)
+            tokens = sample(logits[:, : self._vocab_size], self._rows, batch.sampled_rows, batch.sampled_outputs)
+            of_samples = wanted.of(tokens)
         self._rows.append(batch.sampled_rows, tokens)
-        return ModelRunnerOutput(step=plan.step, token_ids=tokens)
+        return ModelRunnerOutput(
+            step=plan.step,
+            token_ids=tokens,
+            logprobs=_by_request(plan, of_samples) if of_samples else {},
+            prompt_logprobs=of_prompts,
+        )
+
+
+def _by_request(plan: SchedulerOutput, of_samples: dict[int, LogprobColumns]) -> dict[str, LogprobColumns]:
+    places = np.nonzero(plan.samples)[0].tolist()
+    return {plan.req_ids[places[sample]]: columns for sample, columns in of_samples.items()}

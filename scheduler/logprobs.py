@@ -29,23 +29,27 @@ class LogprobColumns(msgspec.Struct, frozen=True, kw_only=True):
         """Places."""
         return len(self.ranks)
 
-    def first(self, count: int) -> LogprobColumns:
-        """The first places; these columns if that is all of them."""
-        if count >= len(self):
+    def part(self, first: int, last: int) -> LogprobColumns:
+        """The places from ``first`` up to, not with, ``last``; these columns if that is all of them."""
+        if first == 0 and last >= len(self):
             return self
-        end = count * self.width
         return LogprobColumns(
-            width=self.width, token_ids=self.token_ids[:end], values=self.values[:end], ranks=self.ranks[:count]
+            width=self.width,
+            token_ids=self.token_ids[first * self.width : last * self.width],
+            values=self.values[first * self.width : last * self.width],
+            ranks=self.ranks[first:last],
         )
 
 
-def joined(parts: Sequence[LogprobColumns], width: int) -> LogprobColumns:
-    """The places of all parts, which are equally wide."""
+def joined(parts: Sequence[LogprobColumns]) -> LogprobColumns:
+    """The places of all parts, at least one, which are equally wide."""
+    if len(parts) == 1:
+        return parts[0]
     return LogprobColumns(
-        width=width,
-        token_ids=np.concatenate([np.zeros(0, np.int64), *(part.token_ids for part in parts)]),
-        values=np.concatenate([np.zeros(0, np.float32), *(part.values for part in parts)]),
-        ranks=np.concatenate([np.zeros(0, np.int64), *(part.ranks for part in parts)]),
+        width=parts[0].width,
+        token_ids=np.concatenate([part.token_ids for part in parts]),
+        values=np.concatenate([part.values for part in parts]),
+        ranks=np.concatenate([part.ranks for part in parts]),
     )
 
 
@@ -59,4 +63,4 @@ def cut_like_tokens(given: dict[str, LogprobColumns], req_ids: Sequence[str]) ->
     if not given:
         return given
     counts = Counter(req_id for req_id in req_ids if req_id in given)
-    return {req_id: given[req_id].first(count) for req_id, count in counts.items()}
+    return {req_id: given[req_id].part(0, count) for req_id, count in counts.items()}

@@ -136,8 +136,9 @@ def test_min_tokens_above_max_tokens_is_refused():
 
 
 def test_what_no_part_would_honour_is_refused_and_not_ignored():
-    with pytest.raises(NotBuiltError, match=r"logit_bias=\{1: 2.0\} is not supported yet, only None is \(request a\)"):
-        refuse_unbuilt(SamplingParams(logit_bias={1: 2.0}), "a")
+    params = SamplingParams(structured_output=StructuredOutput(regex="a"))
+    with pytest.raises(NotBuiltError, match=r"structured_output=.* is not supported yet, only None is \(request a\)"):
+        refuse_unbuilt(params, "a")
     refuse_unbuilt(SamplingParams(), "a")
 
 
