@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from play import Play, some
 
-from callboard.scheduler import SamplingParams, SchedulerConfig, plan_step
+from callboard.scheduler import SamplingParams, SchedulerConfig, StructuredOutput, plan_step
 from callboard.scheduler.errors import BooksError, ConfigError, InvalidRequestError, NotBuiltError
 from callboard.scheduler.params import refuse_unbuilt
 
