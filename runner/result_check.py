@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..scheduler.errors import NotBuiltError, RunnerError
+from ..scheduler.logprobs import LogprobColumns
 from ..scheduler.plan import ModelRunnerOutput, SchedulerOutput
 
 
@@ -12,9 +13,13 @@ def check_result(plan: SchedulerOutput, output: ModelRunnerOutput, vocab_size: i
     """Raise RunnerError for a result that does not belong to the plan, or holds tokens that do not exist."""
     if output.step != plan.step:
         raise RunnerError(f"the runner gave the result of step {output.step} for step {plan.step}")
-    for name in ("draft_token_ids", "logprobs", "prompt_logprobs", "failed_block_ids"):
+    for name in ("draft_token_ids", "failed_block_ids"):
         if getattr(output, name):
             raise NotBuiltError(f"the runner gave {name} in step {plan.step}, which is not supported yet")
+    for name in ("logprobs", "prompt_logprobs"):
+        given: dict[str, LogprobColumns] = getattr(output, name)
+        if unknown := set(given).difference(plan.req_ids):
+            raise RunnerError(f"the runner gave {name} for {sorted(unknown)} in step {plan.step}, not in the plan")
     wanted = int(plan.samples.sum())
     token_ids = output.token_ids
     if token_ids is None:

@@ -84,6 +84,7 @@ class RequestState:
     __slots__ = (
         "digests",
         "num_preemptions",
+        "num_prompt_logprobs",
         "output_token_ids",
         "prefill",
         "repetition",
@@ -100,6 +101,7 @@ class RequestState:
         self.digests: list[bytes] = []
         self.prefill: PrefillStats | None = None  # from the first admission on
         self.num_preemptions = 0
+        self.num_prompt_logprobs = 0  # places of the prompt whose log-probabilities were passed on
         self.repetition: RepetitionWatch | None = None  # for a request that asks for it
 
     @property

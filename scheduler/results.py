@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from .errors import BooksError
+from .logprobs import LogprobColumns
 from .plan import IntArray, ModelRunnerOutput, SchedulerOutput
+from .request import RequestState
 from .running_table import RunningTable
 
 Wave = tuple[IntArray, IntArray]
@@ -49,3 +51,25 @@ def _lists(
     empty = live & np.array([not tokens for tokens in lists], np.bool_)
     table.computed[rows[empty]] -= 1
     return lists
+
+
+def new_prompt_logprobs(
+    plan: SchedulerOutput, output: ModelRunnerOutput, table: RunningTable, states: Mapping[str, RequestState]
+) -> dict[str, LogprobColumns]:
+    """What a result tells of prompts that was not told before: a preempted prompt is computed again from its start.
+
+    Asked before the result's tokens are entered, which may end requests.
+    """
+    if not output.prompt_logprobs:
+        return {}
+    live = dict(zip(plan.req_ids, table.live(plan.rows, plan.epochs).tolist(), strict=True))
+    first = dict(zip(plan.req_ids, plan.num_computed.tolist(), strict=True))
+    found: dict[str, LogprobColumns] = {}
+    for req_id, columns in output.prompt_logprobs.items():
+        if not live[req_id]:
+            continue
+        state, end = states[req_id], first[req_id] + len(columns)
+        if end > state.num_prompt_logprobs:
+            found[req_id] = columns.part(state.num_prompt_logprobs - first[req_id], len(columns))
+            state.num_prompt_logprobs = end
+    return found

@@ -23,6 +23,7 @@ from .errors import BooksError, ConfigError, InvalidRequestError
 from .kv_cache_manager import KVCacheManager
 from .kv_events import Described
 from .limits import pool_error, refuse_invalid, token_limit
+from .logprobs import cut_like_tokens
 from .messages import (
     Admit,
     Admitted,
@@ -43,7 +44,7 @@ from .policy import make_policy
 from .repetition import watch_repetition
 from .reports import Reports, described
 from .request import STATUS_OF_REASON, FinishReason, Request, RequestState, RequestStatus
-from .results import waves_of_tokens
+from .results import new_prompt_logprobs, waves_of_tokens
 from .running_table import RunningTable
 from .statistics import PrefillStats, SchedulerStatistics
 
@@ -184,6 +185,7 @@ class Scheduler:
         req_ids: list[str] = []
         token_ids: list[IntArray] = []
         prefill: dict[str, PrefillStats] = {}
+        prompt_logprobs = new_prompt_logprobs(plan, output, self._table, self._requests)
         for rows, tokens in waves_of_tokens(plan, output, self._table):
             self._table.append(rows, tokens)
             req_ids += self._table.ids[rows].tolist()
@@ -200,7 +202,14 @@ class Scheduler:
             kv_usage=1.0 - self._free_blocks / self._pool_blocks if self._pool_blocks else 0.0,
         )
         columns = np.concatenate(token_ids) if token_ids else NO_INTS
-        return self._outputs(req_ids=req_ids, token_ids=columns, prefill=prefill, scheduler_stats=stats)
+        return self._outputs(
+            req_ids=req_ids,
+            token_ids=columns,
+            logprobs=cut_like_tokens(output.logprobs, req_ids),
+            prompt_logprobs=prompt_logprobs,
+            prefill=prefill,
+            scheduler_stats=stats,
+        )
 
     def release(self, kv: KVCacheManager) -> None:
         """Give back what finished requests held, when no plan is to be made."""
