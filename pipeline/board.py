@@ -80,6 +80,12 @@ class Board:
         for event in outputs.events:
             if state := streams.get(event.request_id):
                 state.note(event)
+        for key, columns in outputs.prompt_logprobs.items():
+            if state := streams.get(key):
+                state.add_prompt_logprobs(columns)
+        for key, columns in outputs.logprobs.items():
+            if state := streams.get(key):
+                state.add_logprobs(columns)
         for key, prefill in outputs.prefill.items():
             if state := streams.get(key):
                 state.prefill = prefill

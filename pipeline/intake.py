@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import anyio
 import anyio.to_thread
 import msgspec
@@ -69,7 +71,7 @@ class Intake:
             Request(
                 request_id=key,
                 prompt_token_ids=token_ids,
-                sampling_params=child_params(params, index),
+                sampling_params=_seeded(child_params(params, index)),
                 priority=prompted.priority,
                 arrival_time=prompted.arrived,
                 cache_salt=prompted.cache_salt,
@@ -123,6 +125,13 @@ class Intake:
         )
         extend_keys(keys, root, token_ids, size, digest=digest)
         return keys
+
+
+def _seeded(params: SamplingParams) -> SamplingParams:
+    """With a seed in any case: choices outlive a preemption, and differ from request to request whatever their ids."""
+    if params.seed is not None or params.greedy:
+        return params
+    return msgspec.structs.replace(params, seed=secrets.randbits(63))
 
 
 class IntakeActor(Actor):

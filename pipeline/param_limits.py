@@ -54,8 +54,7 @@ class ParamLimits:
                 )
         if params.bad_words and not self._has_tokenizer:
             raise InvalidRequestError(
-                "bad_words needs a tokenizer, the engine has none: "
-                f"give bad_words_token_ids (request {request_id})"
+                f"bad_words needs a tokenizer, the engine has none: give bad_words_token_ids (request {request_id})"
             )
 
     def _check_tokens(self, params: SamplingParams, request_id: str) -> None:

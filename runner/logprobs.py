@@ -90,7 +90,7 @@ def logprobs_of(logits: torch.Tensor, tokens: IntArray, count: int) -> LogprobCo
     return LogprobColumns(
         width=1 + count,
         token_ids=torch.cat([own, ids], 1).flatten().numpy(),
-        # Rounding can make the likeliest a little more than certain.
-        values=values.clamp_(max=0.0).flatten().numpy(),
+        # Rounding can make the likeliest a little more than certain; what has no probability stays a number.
+        values=values.clamp_(torch.finfo(torch.float32).min, 0.0).flatten().numpy(),
         ranks=((logits > value).sum(-1) + 1).numpy(),
     )

@@ -68,8 +68,11 @@ def new_prompt_logprobs(
     for req_id, columns in output.prompt_logprobs.items():
         if not live[req_id]:
             continue
-        state, end = states[req_id], first[req_id] + len(columns)
-        if end > state.num_prompt_logprobs:
-            found[req_id] = columns.part(state.num_prompt_logprobs - first[req_id], len(columns))
+        state, begin = states[req_id], first[req_id]
+        told, end = state.num_prompt_logprobs, begin + len(columns)
+        if begin > told:
+            raise BooksError(f"step {plan.step} tells of the prompt of {req_id} from {begin} on, {told} are told")
+        if end > told:
+            found[req_id] = columns.part(told - begin, len(columns))
             state.num_prompt_logprobs = end
     return found
