@@ -77,6 +77,20 @@ class Board:
     def deliver(self, outputs: EngineCoreOutputs, now: float) -> None:
         """Bring one step's tokens and ends to their streams; requests that have left are passed over."""
         streams = self._streams
+        self._bring_news(outputs)
+        stopped: list[str] = []
+        for key, token in zip(outputs.req_ids, outputs.token_ids.tolist(), strict=True):
+            state = streams.get(key)
+            if state is not None and self._push(state, token, now):
+                stopped.append(key)
+        for key, end in outputs.finished.items():
+            self._end_elsewhere(key, end, now)
+        if stopped:
+            self._abort(stopped)
+
+    def _bring_news(self, outputs: EngineCoreOutputs) -> None:
+        """All that a stream must know before its tokens come."""
+        streams = self._streams
         for event in outputs.events:
             if state := streams.get(event.request_id):
                 state.note(event)
@@ -93,15 +107,6 @@ class Board:
         for key, end in outputs.finished.items():
             if state := streams.get(key):
                 state.announce(end)
-        stopped: list[str] = []
-        for key, token in zip(outputs.req_ids, outputs.token_ids.tolist(), strict=True):
-            state = streams.get(key)
-            if state is not None and self._push(state, token, now):
-                stopped.append(key)
-        for key, end in outputs.finished.items():
-            self._end_elsewhere(key, end, now)
-        if stopped:
-            self._abort(stopped)
 
     def abort(self, keys: Iterable[str], now: float) -> None:
         """End requests at once; unknown keys are ignored."""

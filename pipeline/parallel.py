@@ -43,7 +43,8 @@ class ParallelState:
     """The completions of one request as their one reader sees them.
 
     An output of kind "delta" holds those completions that have news, one of kind "cumulative"
-    or "final" all of them; log-probabilities of the prompt come with the first one's. The request has ended when all of them have; if one fails, all do.
+    or "final" all of them; log-probabilities of the prompt come with the first one's. The request
+    has ended when all of them have; if one fails, all do.
     """
 
     def __init__(self, states: list[StreamState]) -> None:
