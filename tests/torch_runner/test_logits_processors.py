@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sampling_tables import changed, enter, generate, table
 
 from callboard.runner.bad_words import BadWords
-from callboard.runner.draws import Draws, keep
+from callboard.runner.draws import Draws, kept
 from callboard.runner.sampler import sample
 from callboard.runner.token_counts import TokenCounts
 from callboard.scheduler import SamplingParams
@@ -108,7 +108,11 @@ def test_the_order_is_masks_bias_penalties():
 def test_other_rows_stay_as_they_are():
     rows = table(VOCABULARY)
     everything = SamplingParams(
-        repetition_penalty=1.5, frequency_penalty=1.0, logit_bias={1: 1.0}, allowed_token_ids=[1, 2], bad_words_token_ids=[[1]]
+        repetition_penalty=1.5,
+        frequency_penalty=1.0,
+        logit_bias={1: 1.0},
+        allowed_token_ids=[1, 2],
+        bad_words_token_ids=[[1]],
     )
     enter(rows, 0, SamplingParams(), PROMPT)
     enter(rows, 1, everything, PROMPT)
@@ -151,14 +155,16 @@ def test_where_masks_leave_nothing_the_first_allowed_token_is_taken():
 # --- cuts
 
 
-def kept(given_logits: torch.Tensor, **params: Any) -> torch.Tensor:
-    """The shares that tokens keep, [rows, vocabulary]; they add up to 1."""
+def shares(given_logits: torch.Tensor, **params: Any) -> torch.Tensor:
+    """What each token keeps, [rows, vocabulary]; a row adds up to 1."""
     rows = table(VOCABULARY, rows=len(given_logits))
     for row in range(len(given_logits)):
         enter(rows, row, SamplingParams(seed=0, **params), PROMPT)
     which, none = np.arange(len(given_logits)), np.zeros(len(given_logits), np.int64)
-    shares = keep(Draws.of(given_logits.clone(), rows.sampling, which, none, which))
-    return shares / shares.sum(-1, keepdim=True)
+    found = torch.zeros_like(given_logits)
+    for owners, ids, some in kept(Draws.of(given_logits.clone(), rows.sampling, which, none, which)):
+        found[owners] = some if ids is None else found[owners].scatter(1, ids, some)
+    return found / found.sum(-1, keepdim=True)
 
 
 def by_transformers(given_logits: torch.Tensor, *warpers: Any) -> torch.Tensor:
@@ -176,28 +182,28 @@ def assert_same_shares(found: torch.Tensor, expected: torch.Tensor) -> None:
 def test_top_k_keeps_what_transformers_keeps(count: int):
     from transformers import TopKLogitsWarper
 
-    assert_same_shares(kept(logits(50), top_k=count), by_transformers(logits(50), TopKLogitsWarper(count)))
+    assert_same_shares(shares(logits(50), top_k=count), by_transformers(logits(50), TopKLogitsWarper(count)))
 
 
 @pytest.mark.parametrize("mass", [0.01, 0.3, 0.9, 0.999])
 def test_top_p_keeps_what_transformers_keeps(mass: float):
     from transformers import TopPLogitsWarper
 
-    assert_same_shares(kept(logits(50), top_p=mass), by_transformers(logits(50), TopPLogitsWarper(mass)))
+    assert_same_shares(shares(logits(50), top_p=mass), by_transformers(logits(50), TopPLogitsWarper(mass)))
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.9, 1.0])
 def test_min_p_keeps_what_transformers_keeps(share: float):
     from transformers import MinPLogitsWarper
 
-    assert_same_shares(kept(logits(50), min_p=share), by_transformers(logits(50), MinPLogitsWarper(share)))
+    assert_same_shares(shares(logits(50), min_p=share), by_transformers(logits(50), MinPLogitsWarper(share)))
 
 
 def test_temperature_top_k_and_top_p_follow_each_other_as_in_transformers():
     from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
     warpers = TemperatureLogitsWarper(0.7), TopKLogitsWarper(30), TopPLogitsWarper(0.8)
-    found = kept(logits(50), temperature=0.7, top_k=30, top_p=0.8)
+    found = shares(logits(50), temperature=0.7, top_k=30, top_p=0.8)
     assert_same_shares(found, by_transformers(logits(50), *warpers))
 
 
@@ -205,7 +211,7 @@ def test_min_p_comes_after_temperature_and_before_top_k_and_top_p():
     from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
     warpers = TemperatureLogitsWarper(2.0), MinPLogitsWarper(0.1), TopKLogitsWarper(30), TopPLogitsWarper(0.8)
-    found = kept(logits(50), temperature=2.0, min_p=0.1, top_k=30, top_p=0.8)
+    found = shares(logits(50), temperature=2.0, min_p=0.1, top_k=30, top_p=0.8)
     assert_same_shares(found, by_transformers(logits(50), *warpers))
 
 

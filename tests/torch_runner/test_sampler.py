@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from callboard.runner.draws import CANDIDATES, uniform
+from callboard.runner.draws import LOOKS, uniform
 from callboard.runner.row_tables import RowTables
 from callboard.runner.sampler import sample
 from callboard.scheduler import NewRequestData, SamplingParams
 
 VOCABULARY = 12
+CANDIDATES = LOOKS[-1]
 DRAWS = 20_000
 # the 99.99 % points of chi-square by degrees of freedom: a true distribution fails once in 10,000 seeds
 CHI_SQUARE_LIMIT = {1: 15.14, 2: 18.42, 4: 23.51, 11: 37.37}
