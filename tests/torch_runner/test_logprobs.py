@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 import torch
 from dense_reference import LLAMA, random_weights, reference_logits
@@ -87,18 +86,17 @@ async def test_minus_one_asks_for_the_whole_vocabulary():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("config", [{"max_num_scheduled_tokens": 5}, {"num_kv_blocks": 16}], ids=["chunks", "preempted"])
+@pytest.mark.parametrize(
+    "config",
+    [{"max_num_scheduled_tokens": 5}, {"num_kv_blocks": 16}, {"num_kv_blocks": 16, "max_num_scheduled_tokens": 5}],
+    ids=["chunks", "preempted", "both"],
+)
 async def test_chunks_preemptions_and_depth_change_no_place(depth: int, config: dict[str, Any]):
-    params = SamplingParams(max_tokens=10, logprobs=2, prompt_logprobs=3, ignore_eos=True, seed=1)
+    params = SamplingParams(max_tokens=10, logprobs=2, prompt_logprobs=3, ignore_eos=True, seed=1, output_kind="final")
     prompts = [text(length, seed=length) for length in (21, 20, 9, 13, 2, 1)]
-    finals: dict[int, RequestOutput] = {}
-
-    async def one(number: int) -> None:
-        finals[number] = await engine.complete(prompts[number], params)
-
-    async with make(depth, **config) as engine, anyio.create_task_group() as tasks:
-        for number in range(len(prompts)):
-            tasks.start_soon(one, number)
+    async with make(depth, **config) as engine:
+        streams = [engine.generate(prompt, params) for prompt in prompts]
+        finals = [await anext(stream) for stream in streams]
     assert engine.stats().num_preemptions > 0 or "num_kv_blocks" not in config
     for number, prompt in enumerate(prompts):
         output = finals[number]
@@ -111,18 +109,13 @@ async def test_chunks_preemptions_and_depth_change_no_place(depth: int, config: 
 
 async def test_those_who_ask_and_those_who_do_not_run_side_by_side():
     settings = [{"logprobs": 3}, {}, {"prompt_logprobs": 1}, {"logprobs": 0, "prompt_logprobs": 0}]
-    finals: dict[int, RequestOutput] = {}
-
-    async def one(number: int) -> None:
-        params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True, **settings[number])
-        finals[number] = await engine.complete(PROMPT, params)
-
-    async with make() as engine, anyio.create_task_group() as tasks:
-        for number in range(len(settings)):
-            tasks.start_soon(one, number)
-    assert len({tuple(final.outputs[0].token_ids) for final in finals.values()}) == 1
-    assert [final.outputs[0].logprobs is None for _, final in sorted(finals.items())] == [False, True, True, False]
-    assert [final.prompt_logprobs is None for _, final in sorted(finals.items())] == [True, True, False, False]
+    shared = {"max_tokens": 6, "temperature": 0, "ignore_eos": True, "output_kind": "final"}
+    async with make() as engine:
+        streams = [engine.generate(PROMPT, SamplingParams(**shared, **one)) for one in settings]
+        finals = [await anext(stream) for stream in streams]
+    assert len({tuple(final.outputs[0].token_ids) for final in finals}) == 1
+    assert [final.outputs[0].logprobs is None for final in finals] == [False, True, True, False]
+    assert [final.prompt_logprobs is None for final in finals] == [True, True, False, False]
     assert finals[1].outputs[0].cumulative_logprob is None
     assert {len(place) for place in finals[3].outputs[0].logprobs} == {1}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 from dense_reference import LLAMA, random_weights
 from test_model import text
@@ -37,27 +36,26 @@ def make(depth: int = 2, **config: Any) -> Engine:
 
 
 def seeded(**params: Any) -> SamplingParams:
-    return SamplingParams(seed=42, max_tokens=24, ignore_eos=True, **params)
+    return SamplingParams(seed=42, max_tokens=24, ignore_eos=True, output_kind="final", **params)
 
 
 async def tokens_beside(engine: Engine, others: int, **params: Any) -> list[int]:
     """The request's tokens, with neighbours that are admitted around it."""
-    found: list[int] = []
+    async with engine:
+        streams = [engine.generate(text(5 + i % 13, seed=i), neighbour(i)) for i in range(others // 2)]
+        asked = engine.generate(PROMPT, seeded(**params))
+        streams += [engine.generate(text(5 + i % 13, seed=i), neighbour(i)) for i in range(others // 2, others)]
+        found = await anext(asked)
+        for stream in streams:
+            await anext(stream)
+    return found.outputs[0].token_ids
 
-    async def ask(prompt: list[int], wanted: SamplingParams, into: list[int]) -> None:
-        into += (await engine.complete(prompt, wanted)).outputs[0].token_ids
 
-    async with engine, anyio.create_task_group() as tasks:
-        for number in range(others):
-            wanted = SamplingParams(
-                temperature=number % 3, seed=[None, 42][number % 2], max_tokens=24, top_k=number % 5, ignore_eos=True
-            )
-            tasks.start_soon(ask, text(5 + number % 13, seed=number), wanted, [])
-            if number == others // 2:
-                tasks.start_soon(ask, PROMPT, seeded(**params), found)
-        if not others:
-            await ask(PROMPT, seeded(**params), found)
-    return found
+def neighbour(number: int) -> SamplingParams:
+    seed = [None, 42][number % 2]
+    return SamplingParams(
+        temperature=number % 3, seed=seed, max_tokens=24, top_k=number % 5, ignore_eos=True, output_kind="final"
+    )
 
 
 @pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
