@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "everything": {
         **CUTS,
         **PENALTIES,
-        "logit_bias": {token: 0.5 for token in range(1000, 1020)},
+        "logit_bias": dict.fromkeys(range(1000, 1020), 0.5),
         "bad_words_token_ids": [[token, token + 1] for token in range(2000, 2010)],
         "min_tokens": 100,
         "logprobs": 5,
