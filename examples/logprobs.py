@@ -13,7 +13,7 @@ import anyio
 
 from callboard import Engine, SamplingParams
 
-SENTENCES = "The cat sat on the mat.", "The cat sat on the moon."
+SENTENCES = "The sky is blue and the grass is green.", "The sky is blue and the grass is purple."
 
 
 async def main(model):

@@ -161,8 +161,8 @@ async def test_the_stop_rule_example_ends_a_list_after_three_lines(anyio_backend
     assert (len(lines), end) == (3, "ended by: 3 lines")
 
 
-async def test_the_example_of_log_probabilities_prefers_the_mat(anyio_backend):
+async def test_the_example_of_log_probabilities_prefers_green_grass(anyio_backend):
     done = await anyio.run_process([sys.executable, str(EXAMPLES / "logprobs.py")])
-    *words, mat, moon = done.stdout.decode().splitlines()
+    *words, green, purple = done.stdout.decode().splitlines()
     assert "' Paris'" in words[0]
-    assert float(mat.split()[0]) > float(moon.split()[0])
+    assert float(green.split()[0]) > float(purple.split()[0])

@@ -82,6 +82,19 @@ def test_top_p_keeps_the_fewest_tokens_that_hold_the_mass() -> None:
     assert_distributed(tokens, torch.tensor([0.0, 0.4, 0.0, 0.3, 0.15]) / 0.85)
 
 
+def test_min_p_keeps_tokens_by_their_share_of_the_likeliest() -> None:
+    logits = torch.tensor([0.1, 0.4, 0.05, 0.3, 0.15]).log()
+    tokens = draw(logits, SamplingParams(min_p=0.3, seed=7))
+    assert_distributed(tokens, torch.tensor([0.0, 0.4, 0.0, 0.3, 0.15]) / 0.85)
+
+
+def test_all_cuts_together_leave_the_distribution_that_their_order_says() -> None:
+    logits = torch.tensor([0.1, 0.4, 0.05, 0.3, 0.15]).log()
+    params = SamplingParams(temperature=0.5, min_p=0.05, top_k=3, top_p=0.9, seed=7)
+    # Squares of 0.4, 0.3 and 0.15 are 16 : 9 : 2.25; the first two hold 0.917 of these.
+    assert_distributed(draw(logits, params), torch.tensor([0.0, 16, 0.0, 9, 0.0]) / 25)
+
+
 def test_top_k_comes_before_top_p() -> None:
     logits = torch.tensor([0.1, 0.4, 0.05, 0.3, 0.15]).log()
     # Of the two likeliest the first holds 4/7 of the mass: enough for 0.5, while 0.4 of all would not be.
