@@ -20,6 +20,7 @@ from callboard.scheduler.errors import EnginePausedError as EnginePausedError
 from callboard.scheduler.errors import InvalidRequestError as InvalidRequestError
 from callboard.scheduler.errors import ModelLoadError as ModelLoadError
 from callboard.scheduler.errors import NotBuiltError as NotBuiltError
+from callboard.scheduler.errors import PolicyError as PolicyError
 from callboard.scheduler.kv_events import AllBlocksCleared as AllBlocksCleared
 from callboard.scheduler.kv_events import BlockRemoved as BlockRemoved
 from callboard.scheduler.kv_events import BlockStored as BlockStored
@@ -29,6 +30,7 @@ from callboard.scheduler.messages import EngineCoreEvent as EngineCoreEvent
 from callboard.scheduler.params import RepetitionDetection as RepetitionDetection
 from callboard.scheduler.params import SamplingParams as SamplingParams
 from callboard.scheduler.params import StructuredOutput as StructuredOutput
+from callboard.scheduler.statistics import KVGroupStatistics as KVGroupStatistics
 from callboard.scheduler.statistics import PrefillStats as PrefillStats
 
 __version__ = "0.1.0"

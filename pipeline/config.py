@@ -70,6 +70,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         max_num_running_reqs: requests computed at once; None: as many as the runner has rows for.
         max_num_scheduled_tokens: tokens that one step may compute.
         long_prefill_token_threshold: most tokens of one request in a step that serves others; 0: no cap.
+        prefill_schedule_interval: while somebody decodes, prompts are computed in every such step only;
+            1: in each. Fewer long steps, later first tokens.
         enable_chunked_prefill: whether a prompt may be split over steps.
         enable_prefix_caching: whether equal prefixes are computed once.
         prefix_hash: digest that names cached blocks: "sha256", "blake2b", or cut, as in "sha256-128".
@@ -93,6 +95,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     max_num_running_reqs: int | None = None
     max_num_scheduled_tokens: int = 2048
     long_prefill_token_threshold: int = 0
+    prefill_schedule_interval: int = 1
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     prefix_hash: str = "sha256"

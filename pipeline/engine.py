@@ -13,9 +13,10 @@ from ..actors import ActorStoppedError, Ask
 from ..actors.tasks import finish
 from ..runner.runner import Runner
 from ..scheduler.errors import ConfigError, EngineDeadError, InvalidRequestError
-from ..scheduler.messages import Follow, Pause, ResetPrefixCache, Resume
+from ..scheduler.messages import Follow, Pause, ResetPrefixCache, Resume, SwapPolicy
 from ..scheduler.params import SamplingParams
 from ..scheduler.pause import STATE_OF_MODE, PauseMode
+from ..scheduler.policy import Policy
 from ..scheduler.stops import StopRule, checked_rules
 from .config import EngineConfig
 from .event_log import EventStream, KVEventStream, StepStatsStream
@@ -193,6 +194,15 @@ class Engine:
         parts.paused = None
         parts.scheduler.mailbox.control_nowait(Resume())
 
+    async def swap_policy(self, policy: str | Policy) -> None:
+        """Go on under another scheduling policy; no request is lost, whoever waits goes on waiting there.
+
+        Raises ConfigError for what is no policy, PolicyError for one that fails: then the old one stays.
+        """
+        self._owned()
+        swap: Ask[SwapPolicy, None] = Ask(SwapPolicy(policy))
+        await self._ask(swap)
+
     async def reset_prefix_cache(self, force: bool = False) -> bool:
         """Forget all cached prefixes; False, and nothing forgotten, while requests use the cache.
 
@@ -227,6 +237,7 @@ class Engine:
             num_prompt_tokens=scheduler.num_prompt_tokens,
             num_generated_tokens=scheduler.num_generated_tokens,
             num_finished=parts.board.num_finished,
+            kv_groups=kv.groups,
         )
 
     def events(self) -> EventStream:

@@ -13,6 +13,7 @@ from ..actors.tasks import no_quiet_end
 from ..runner.runner import RunnerInfo
 from ..scheduler.errors import InvalidRequestError
 from ..scheduler.hashing import extend_keys, root_key
+from ..scheduler.kv_groups import GroupSizes
 from ..scheduler.messages import Submit
 from ..scheduler.params import SamplingParams
 from ..scheduler.request import Request
@@ -56,10 +57,12 @@ class Intake:
         *,
         max_model_len: int,
         num_kv_blocks: int,
+        sizes: GroupSizes,
         prefix_hash: str | None,
     ) -> None:
         self._info, self._tokenizer = info, tokenizer
         self._max_model_len, self._num_kv_blocks, self._hash = max_model_len, num_kv_blocks, prefix_hash
+        self._sizes = sizes
 
     def requests(self, prompted: Prompted) -> list[Request]:
         """The requests of a prompt, one for each completion; tokens and keys are made once."""
@@ -88,7 +91,7 @@ class Intake:
             raise InvalidRequestError(f"prompt has no tokens, at least 1 is needed (request {request_id})")
         if count > limit:
             raise InvalidRequestError(f"prompt has {count} tokens, limit is {limit} (request {request_id})")
-        need = -(-count // self._info.block_size)
+        need = self._sizes.total_room(count)
         if need > self._num_kv_blocks:
             raise InvalidRequestError(
                 f"prompt has {count} tokens and needs {need} KV blocks, limit is {self._num_kv_blocks} "

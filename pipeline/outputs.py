@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..scheduler.statistics import PrefillStats
+from ..scheduler.statistics import KVGroupStatistics, PrefillStats
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +144,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_prompt_tokens: int  # of requests submitted
     num_generated_tokens: int  # outputs
     num_finished: int  # requests ended, whatever the reason
+    kv_groups: tuple[KVGroupStatistics, ...]  # blocks used by each group of layers
 
     @property
     def kv_usage(self) -> float:

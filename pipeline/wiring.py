@@ -49,17 +49,24 @@ class Parts:
         self.delivery = DeliveryActor(self.board, self.events, steps_in_flight=depth)
         self.runner = RunnerActor(runner, steps_in_flight=depth)
         keyed = config.enable_prefix_caching
-        self.kv = KVCacheActor(KVCacheManager(num_blocks, config.block_size, keyed))
-        core = Scheduler(
-            config.scheduler(
-                max_num_running_reqs=rows,
-                max_model_len=max_model_len,
-                num_kv_blocks=num_blocks,
-                eos_token_ids=info.eos_token_ids,
-                weights_id=info.weights_id,
-            ),
-            stop_rules,
+        settings = config.scheduler(
+            max_num_running_reqs=rows,
+            max_model_len=max_model_len,
+            num_kv_blocks=num_blocks,
+            eos_token_ids=info.eos_token_ids,
+            weights_id=info.weights_id,
+            kv_groups=info.kv_groups,
         )
+        self.kv = KVCacheActor(
+            KVCacheManager(
+                num_blocks,
+                config.block_size,
+                keyed,
+                groups=info.kv_groups,
+                max_in_flight_tokens=settings.max_in_flight_tokens,
+            )
+        )
+        core = Scheduler(settings, stop_rules)
         self.scheduler = SchedulerActor(
             core,
             reserve=self.kv.wants,
@@ -73,6 +80,7 @@ class Parts:
             tokenizer,
             max_model_len=max_model_len,
             num_kv_blocks=num_blocks,
+            sizes=settings.group_sizes(),
             prefix_hash=config.prefix_hash if keyed else None,
         )
         limits = ParamLimits(

@@ -18,12 +18,12 @@ class RowTables:
         tokens: int64 [rows, max_model_len + 1], the prompt and what was sampled.
         known: int64 [rows], how many of them are there.
         blocks: int64 [groups, rows, blocks], the block tables; 0 (the null block) behind their ends.
-        num_blocks: int64 [rows].
+        num_blocks: int64 [groups, rows].
         prompt: int64 [rows], how many tokens are the prompt.
         sampling: how to sample, a table of its own.
 
     Args:
-        groups: of layers, each with block tables of its own; a row's are equally long.
+        groups: of layers, each with block tables of its own.
         vocab_size, width, eos_token_ids, random_base: see ``SamplingTable``.
     """
 
@@ -43,7 +43,7 @@ class RowTables:
         self.tokens = np.zeros((rows, max_model_len + 1), np.int64)
         self.known = np.zeros(rows, np.int64)
         self.blocks = np.zeros((groups, rows, -(-max_model_len // block_size)), np.int64)
-        self.num_blocks = np.zeros(rows, np.int64)
+        self.num_blocks = np.zeros((groups, rows), np.int64)
         self.prompt = np.zeros(rows, np.int64)
         self.sampling = SamplingTable(
             rows=rows,
@@ -60,21 +60,21 @@ class RowTables:
         self.tokens[row, :count] = new.token_ids
         self.known[row] = count
         self.blocks[:, row] = 0  # what pads a shorter row beside a longer one is masked; this way it is also one block
-        self.num_blocks[row] = 0
+        self.num_blocks[:, row] = 0
         self.grow(row, new.block_ids, new.more_block_ids)
         self.prompt[row] = new.num_prompt_tokens
         self.sampling.fill(new)
 
     def grow(self, row: int, block_ids: BlockIds, more: Sequence[BlockIds] = ()) -> None:
-        """Append blocks to a row's tables: to the first, and as many to each further one."""
-        if len(more) != len(self.blocks) - 1 or any(len(blocks) != len(block_ids) for blocks in more):
-            got = [len(blocks) for blocks in (block_ids, *more)]
-            raise BooksError(f"row {row} gets {got} blocks, {len(self.blocks)} equal counts are needed")
-        first = int(self.num_blocks[row])
-        self.num_blocks[row] = last = first + len(block_ids)
-        self.blocks[0, row, first:last] = block_ids
-        for table, blocks in zip(self.blocks[1:], more, strict=True):
-            table[row, first:last] = blocks
+        """Append blocks to a row's tables: to the first, and to each further one."""
+        if len(more) != len(self.blocks) - 1:
+            raise BooksError(
+                f"row {row} gets blocks for {1 + len(more)} groups of layers, {len(self.blocks)} are there"
+            )
+        for group, blocks in enumerate((block_ids, *more)):
+            first = int(self.num_blocks[group, row])
+            self.blocks[group, row, first : first + len(blocks)] = blocks
+            self.num_blocks[group, row] = first + len(blocks)
 
     def append(self, rows: IntArray, token_ids: IntArray) -> None:
         """One more token of each of these rows is known."""
@@ -87,15 +87,16 @@ class RowTables:
 
         A row samples if and only if the step reaches the end of what is known of it.
         """
-        room = self.num_blocks[rows] * self.block_size
+        held = self.num_blocks[:, rows].min(0)
+        room = held * self.block_size
         for name, bad in (
             ("tokens that are not known", ends > self.known[rows]),
             ("no blocks for its tokens", ends > room),
             ("a sample inside its known tokens, or none at their end", samples != (ends == self.known[rows])),
         ):
             if bad.any():
-                row = int(rows[bad][0])
+                row, blocks = int(rows[bad][0]), int(held[bad][0])
                 raise BooksError(
                     f"a step has {name}: row {row} up to token {int(ends[bad][0])}, "
-                    f"{int(self.known[row])} tokens and {int(self.num_blocks[row])} blocks are there"
+                    f"{int(self.known[row])} tokens and {blocks} blocks are there"
                 )

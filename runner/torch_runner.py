@@ -11,7 +11,7 @@ import torch
 from ..scheduler.errors import ConfigError, NotBuiltError
 from ..scheduler.plan import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from .decoder import Weights
-from .kv_layout import one_table
+from .kv_layout import group_layers
 from .model_config import ModelConfig
 from .model_source import ModelSource, resolve_model
 from .paged_kv import bytes_per_block
@@ -65,8 +65,9 @@ class TorchRunner:
     ) -> None:
         length = _max_length(config, max_model_len)
         _check_limits(config, block_size, max_num_running_reqs, num_threads, vocab_size)
-        block_bytes = bytes_per_block(config, one_table(config.num_layers), block_size)
-        wanted = max_num_running_reqs * -(-length // block_size)
+        layout = group_layers(config.windows)
+        block_bytes = bytes_per_block(config, layout, block_size)
+        wanted = max_num_running_reqs * -(-length // block_size) * len(layout.groups)
         self.info = RunnerInfo(
             vocab_size=config.vocab_size,
             max_model_len=length,
@@ -76,6 +77,7 @@ class TorchRunner:
             eos_token_ids=config.eos_token_ids,
             capabilities=CAPABILITIES,
             weights_id=config.weights_id,
+            kv_groups=layout.groups,
         )
         self._config, self._load, self._num_threads = config, load, num_threads
         self._vocab_size = config.vocab_size if vocab_size is None else vocab_size

@@ -155,8 +155,10 @@ class ToyModel:
         # What slots of groups with a window hold besides: the words of their tokens alone.
         self._own: Words = np.zeros(slots if any(group.window for group in groups) else 0, np.uint64)
         self._tokens = np.zeros((rows, max_model_len + 1), np.int64)
-        self._groups = [_Group(i, group.window, np.zeros((rows, blocks), np.int64)) for i, group in enumerate(groups)]
-        self._table_lens = np.zeros(rows, np.int64)
+        self._groups = [
+            _Group(i, group.window, np.zeros((rows, blocks), np.int64), np.zeros(rows, np.int64))
+            for i, group in enumerate(groups)
+        ]
         self._adapters: Words = np.zeros(rows, np.uint64)
         self._min_tokens = np.zeros(rows, np.int64)
         self._end_ids: list[set[int]] = [set()] * rows
@@ -182,7 +184,8 @@ class ToyModel:
 
     def _enter(self, new: NewRequestData) -> None:
         self._tokens[new.row, : len(new.token_ids)] = new.token_ids
-        self._table_lens[new.row] = 0
+        for group in self._groups:
+            group.lens[new.row] = 0
         self._adapters[new.row] = _adapter_word(new.adapter)
         params = new.sampling_params
         self._min_tokens[new.row] = params.min_tokens
@@ -195,10 +198,10 @@ class ToyModel:
             tokens[i] = _not_among(int(tokens[i]), self._end_ids[rows[i]], self.vocab_size)
 
     def _extend_tables(self, row: int, blocks: BlockIds, more: Sequence[BlockIds]) -> None:
-        length = int(self._table_lens[row])
-        self._table_lens[row] = length + len(blocks)
         for group, joining in zip(self._groups, (blocks, *more), strict=True):
-            group.tables[row, length : length + len(blocks)] = joining
+            length = int(group.lens[row])
+            group.tables[row, length : length + len(joining)] = joining
+            group.lens[row] = length + len(joining)
 
     def _write(self, plan: SchedulerOutput, group: _Group) -> None:
         rows, positions = _flat(plan.rows, plan.num_computed, plan.num_tokens)
@@ -224,11 +227,12 @@ class ToyModel:
 
 
 class _Group(NamedTuple):
-    """One group of layers: its number, its window, and a block table for each row."""
+    """One group of layers: its number, its window, and a block table and its length for each row."""
 
     number: int
     window: int | None
     tables: IntArray
+    lens: IntArray
 
 
 def _flat(rows: IntArray, starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:

@@ -32,7 +32,8 @@ class BlockKeys:
 
     def _extend(self, state: RequestState, tokens: TokenArray | list[int]) -> None:
         config = self._config
-        extend_keys(state.digests, self._root(state.request), tokens, config.block_size, digest=config.prefix_hash)
+        root = b"" if state.digests else self._root(state.request)  # the parent of the first block, and of no other
+        extend_keys(state.digests, root, tokens, config.block_size, digest=config.prefix_hash)
 
     def _root(self, request: Request) -> bytes:
         return root_key(

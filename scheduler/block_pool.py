@@ -16,13 +16,19 @@ class BlockPool:
 
     A free block keeps its content and its key until it is handed out again, so it can still
     be shared. Block 0 is the null block and is never handed out.
+
+    Args:
+        num_blocks: usable blocks.
+        num_groups: groups of layers. They share the blocks, and what one has entered no other finds:
+            under equal keys they keep different layers.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, num_groups: int = 1) -> None:
         self.num_blocks = num_blocks
         self._refs = [0] * (num_blocks + 1)
         self._key: list[bytes | None] = [None] * (num_blocks + 1)
-        self._block_of: dict[bytes, int] = {}
+        self._group = [0] * (num_blocks + 1)  # of a block with a key, whose it is
+        self._block_of: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
         self.num_evictions = 0
         self.journal = Journal()
         # First in, first reused. An ordered dict gives up a block from the middle at once.
@@ -36,7 +42,7 @@ class BlockPool:
     @property
     def num_cached(self) -> int:
         """Blocks that can be found by their key, held ones included."""
-        return len(self._block_of)
+        return sum(map(len, self._block_of))
 
     def take(self, count: int) -> list[int]:
         """Hand out ``count`` blocks, the longest free first. Raises BooksError if too few are free."""
@@ -48,9 +54,9 @@ class BlockPool:
             self._refs[block] = 1
         return blocks
 
-    def find(self, key: bytes) -> int:
-        """The block with this key, or the null block."""
-        return self._block_of.get(key, NULL_BLOCK)
+    def find(self, key: bytes, group: int = 0) -> int:
+        """The group's block with this key, or the null block."""
+        return self._block_of[group].get(key, NULL_BLOCK)
 
     def is_free(self, block: int) -> bool:
         """Whether nobody holds the block."""
@@ -85,12 +91,14 @@ class BlockPool:
         """How many of these blocks would become free if they were released once."""
         return sum(self._refs[block] == 1 for block in blocks)
 
-    def publish(self, block: int, key: bytes) -> bool:
+    def publish(self, block: int, key: bytes, group: int = 0) -> bool:
         """Let a held block be found by its key; of equal blocks the first stays. Whether it can be found now."""
-        if key in self._block_of or self._key[block] is not None:
+        block_of = self._block_of[group]
+        if key in block_of or self._key[block] is not None:
             return False
-        self._block_of[key] = block
+        block_of[key] = block
         self._key[block] = key
+        self._group[block] = group
         return True
 
     def forget_all(self) -> bool:
@@ -98,16 +106,18 @@ class BlockPool:
         if len(self._free) != self.num_blocks:
             return False
         self._key = [None] * (self.num_blocks + 1)
-        self._block_of.clear()
+        for block_of in self._block_of:
+            block_of.clear()
         return True
 
     def _forget(self, block: int) -> None:
         key = self._key[block]
         if key is not None:
-            del self._block_of[key]
+            group = self._group[block]
+            del self._block_of[group][key]
             self._key[block] = None
             self.num_evictions += 1
-            self.journal.removed(key)
+            self.journal.removed(key, group)
 
     def check(self, holds: Sequence[int]) -> None:
         """Raise BooksError unless ``holds[b]`` is how often block b is held, and all agrees."""
@@ -116,6 +126,7 @@ class BlockPool:
                 raise BooksError(f"block {block} has {self._refs[block]} references, {holds[block]} holders")
             if (self._refs[block] == 0) != (block in self._free):
                 raise BooksError(f"block {block} has {self._refs[block]} references, free: {block in self._free}")
-        for key, block in self._block_of.items():
-            if self._key[block] != key:
-                raise BooksError(f"block {block} is found by a key that is not its own")
+        for group, block_of in enumerate(self._block_of):
+            for key, block in block_of.items():
+                if self._key[block] != key or self._group[block] != group:
+                    raise BooksError(f"block {block} is found by a key that is not its own")

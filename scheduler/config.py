@@ -6,6 +6,7 @@ import msgspec
 
 from .errors import ConfigError
 from .hashing import digest_of
+from .kv_groups import ONE_GROUP, GroupSizes, KVGroup
 from .policy import Policy
 
 
@@ -23,10 +24,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_chunked_prefill: whether a prompt may be split over steps.
         long_prefill_token_threshold: most tokens of one request in a step that has
             others to serve; 0 is no cap.
+        prefill_schedule_interval: while somebody decodes, prompts are computed in every such step only; 1: in each.
         watermark: share of the pool kept free when a request is admitted beside others.
         steps_in_flight: plans that may be under way at once; the channel's capacity.
         eos_token_ids: tokens that end a text.
         weights_id: identity of the weights, part of every prefix-cache key.
+        kv_groups: groups of layers with block tables of their own, as the KV cache has them.
         prefix_hash: digest that makes these keys: "sha256", "blake2b", or cut, as in "sha256-128".
     """
 
@@ -39,10 +42,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
+    prefill_schedule_interval: int = 1
     watermark: float = 0.0
     steps_in_flight: int = 1
     eos_token_ids: tuple[int, ...] = ()
     weights_id: str = ""
+    kv_groups: tuple[KVGroup, ...] = ONE_GROUP
     prefix_hash: str = "sha256"
 
     def __post_init__(self) -> None:
@@ -52,6 +57,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             "max_model_len",
             "block_size",
             "steps_in_flight",
+            "prefill_schedule_interval",
         ):
             at_least(name, getattr(self, name), 1)
         if self.num_kv_blocks is not None:
@@ -62,8 +68,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"long_prefill_token_threshold ({self.long_prefill_token_threshold}) splits prompts, "
                 "which enable_chunked_prefill=False forbids"
             )
-        if not isinstance(self.policy, str | Policy):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"policy is {self.policy!r}, needed is a name or an object with the methods of Policy")
+        check_policy(self.policy)
         digest_of(self.prefix_hash)
         if not 0.0 <= self.watermark < 1.0:
             raise ConfigError(f"watermark is {self.watermark}, the limits are 0 and below 1")
@@ -72,6 +77,21 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"without chunked prefill max_num_scheduled_tokens ({self.max_num_scheduled_tokens}) "
                 f"must be at least max_model_len ({self.max_model_len})"
             )
+
+    @property
+    def max_in_flight_tokens(self) -> int:
+        """Most tokens of one request that steps under way may hold."""
+        return self.steps_in_flight * self.max_num_scheduled_tokens
+
+    def group_sizes(self) -> GroupSizes:
+        """How many blocks requests need in each group of layers."""
+        return GroupSizes(self.kv_groups, self.block_size, self.max_in_flight_tokens)
+
+
+def check_policy(policy: object) -> None:
+    """Raise ConfigError unless this is a name, or an object (not a class) with the methods of ``Policy``."""
+    if isinstance(policy, type) or not isinstance(policy, str | Policy):
+        raise ConfigError(f"policy is {policy!r}, needed is a name or an object with the methods of Policy")
 
 
 def at_least(name: str, value: object, low: int) -> None:

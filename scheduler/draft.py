@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .kv_groups import GroupSizes
 from .messages import Grow
 from .plan import IntArray
 from .running_table import RunningTable
@@ -12,22 +13,30 @@ from .running_table import RunningTable
 class Draft:
     """Who wants how many tokens, in order of admission, and how many blocks that takes.
 
-    ``short[i]`` is what request i lacks; up to 0 it has room in its last block.
+    ``short[i]`` is what request i lacks; up to 0 it has room in its last block. ``holds_prompts``
+    says that this step only decodes.
     """
 
-    __slots__ = ("num_tokens", "rows", "short")
+    __slots__ = ("holds_prompts", "num_tokens", "rows", "short")
 
-    def __init__(self, rows: IntArray, num_tokens: IntArray, short: IntArray) -> None:
+    def __init__(self, rows: IntArray, num_tokens: IntArray, short: IntArray, holds_prompts: bool) -> None:
         self.rows = rows
         self.num_tokens = num_tokens
         self.short = short
+        self.holds_prompts = holds_prompts
 
 
-def want_running(table: RunningTable, *, budget: int, cap: int, block_size: int) -> Draft:
-    """Tokens that running requests lack, at most ``cap`` each (0: all), while the budget lasts."""
+def want_running(table: RunningTable, *, budget: int, cap: int, block_size: int, hold_prompts: bool = False) -> Draft:
+    """Tokens that running requests lack, at most ``cap`` each (0: all), while the budget lasts.
+
+    With ``hold_prompts`` only those that decode get any, if there are some.
+    """
     rows = table.order
     target = table.known[rows] + table.promised[rows]
     missing = target - table.computed[rows]
+    hold_prompts = hold_prompts and bool((missing <= 1).any())
+    if hold_prompts:
+        missing[missing > 1] = 0
     # The last permitted token needs no step of its own: nothing is planned past a known end.
     missing[target >= table.limit[rows]] = 0
     if cap:
@@ -36,7 +45,7 @@ def want_running(table: RunningTable, *, budget: int, cap: int, block_size: int)
     wanted = np.minimum(missing, np.maximum(budget - before, 0))
     rows, wanted = rows[wanted > 0], wanted[wanted > 0]
     need = -(-(table.computed[rows] + wanted) // block_size)
-    return Draft(rows, wanted, need - table.blocks[rows])
+    return Draft(rows, wanted, need - table.blocks[rows], hold_prompts)
 
 
 def blocks_wanted(table: RunningTable, draft: Draft) -> list[Grow]:
@@ -44,6 +53,24 @@ def blocks_wanted(table: RunningTable, draft: Draft) -> list[Grow]:
     (short,) = np.nonzero(draft.short > 0)
     ids = table.ids[draft.rows[short]].tolist()
     return [Grow(req_id=req_id, num_blocks=n) for req_id, n in zip(ids, draft.short[short].tolist(), strict=True)]
+
+
+def newly_passed(table: RunningTable, sizes: GroupSizes) -> dict[str, int]:
+    """Requests of which a window has passed a block since the KV cache was told, with what is settled of them."""
+    if not sizes.has_windows:
+        return {}
+    order = table.order
+    due = order[sizes.num_passed(table.settled[order]) > sizes.num_passed(table.told[order])]
+    table.told[due] = table.settled[due]
+    return dict(zip(table.ids[due].tolist(), table.settled[due].tolist(), strict=True))
+
+
+def soon_passed(table: RunningTable, sizes: GroupSizes) -> int:
+    """Blocks that windows will have passed when the steps under way have ended."""
+    if not sizes.has_windows:
+        return 0
+    order = table.order
+    return int((sizes.num_passed(table.computed[order]) - sizes.num_passed(table.settled[order])).sum())
 
 
 def newly_full(table: RunningTable, draft: Draft, block_size: int) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ CallboardError                 everything that this project raises on purpose
 ├── EngineDeadError            the engine ended with an error, which is its __cause__
 ├── RunnerError                a runner gave a result that cannot be right
 ├── NotBuiltError              asked for a feature that this version refuses
+├── PolicyError                a policy of the user failed, or answered what cannot be
 └── BooksError                 an audit found counts that do not agree (a fault of ours)
 
 Texts say what was wrong, what was got, what the limit is, and which request it was.
@@ -26,6 +27,7 @@ __all__ = [
     "InvalidRequestError",
     "ModelLoadError",
     "NotBuiltError",
+    "PolicyError",
     "RunnerError",
 ]
 
@@ -48,6 +50,10 @@ class NotBuiltError(InvalidRequestError):
 
 class RunnerError(CallboardError):
     """A runner gave a result that cannot be right; it ends the engine."""
+
+
+class PolicyError(CallboardError):
+    """A scheduling policy of the user failed, or answered what cannot be; its own error is ``__cause__``."""
 
 
 class EngineOverloadedError(CallboardError):

@@ -1,45 +1,18 @@
-"""The KV cache's ledger: block tables, prefix look-up, and fences on what is given back."""
+"""The KV cache's ledger: what each request holds, and who gets what in a step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import msgspec
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from .block_pool import NULL_BLOCK, BlockPool
+from .block_table import BlockTable
 from .errors import BooksError, ConfigError
+from .fences import Fences
+from .kv_groups import ONE_GROUP, GroupSizes, KVGroup
 from .messages import Admit, Admitted, Granted, Grow, Publish, Release, Reserve, Victim
-
-
-class KVCacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of the KV cache."""
-
-    num_blocks: int  # usable blocks, the null block not counted
-    num_free_blocks: int  # held by nobody, cached ones included
-    num_cached_blocks: int  # found by their key, held ones included
-    num_fenced_blocks: int  # given up, but a step under way may touch them
-    num_tables: int  # requests that hold a block table
-    prefix_queries: int  # tokens looked up at admissions, preempted requests' not counted
-    prefix_hits: int  # tokens of these that were found
-    preempted_queries: int  # the same for requests that come back after a preemption
-    preempted_hits: int
-    evictions: int  # cached blocks that were handed out anew
-
-    @property
-    def usage(self) -> float:
-        """Share of the pool that is held, 0 to 1."""
-        return 1.0 - self.num_free_blocks / self.num_blocks
-
-
-class _Table:
-    """A request's blocks, the keys of its full ones, and how many of them are published."""
-
-    __slots__ = ("blocks", "keys", "published")
-
-    def __init__(self, blocks: list[int], keys: list[bytes], published: int) -> None:
-        self.blocks = blocks
-        self.keys = keys
-        self.published = published
+from .prefix_hit import Hit, find_hit
+from .statistics import KVCacheStatistics, KVGroupStatistics
 
 
 class _Grants:
@@ -47,7 +20,9 @@ class _Grants:
 
     def __init__(self, wants: Reserve) -> None:
         self.victims: Iterator[Victim] = iter(wants.victims)
+        self.soon_passed = wants.soon_passed
         self.grown: dict[str, list[int]] = {}
+        self.grown_more: dict[str, list[list[int]]] = {}
         self.stalled: set[str] = set()
         self.preempted: list[str] = []
         self.admitted: list[Admitted] = []
@@ -61,28 +36,43 @@ class KVCacheManager:
         num_blocks: usable blocks; the null block is extra.
         block_size: tokens in a block.
         enable_prefix_caching: without it nothing is published or found.
+        groups: of layers, each with block tables of its own; their blocks come from one pool.
+        max_in_flight_tokens: most tokens of a request in steps under way; bounds what groups with a
+            window need at an admission. None: no limit.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        enable_prefix_caching: bool = True,
+        *,
+        groups: Sequence[KVGroup] = ONE_GROUP,
+        max_in_flight_tokens: int | None = None,
+    ) -> None:
         for name, value in (("num_blocks", num_blocks), ("block_size", block_size)):
             if value < 1:
                 raise ConfigError(f"{name} is {value}, the least is 1")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
-        self._pool = BlockPool(num_blocks)
-        self._tables: dict[str, _Table] = {}
-        self._fenced: list[tuple[int, list[int]]] = []
-        self._completed = 0
+        self._sizes = GroupSizes(groups, block_size, max_in_flight_tokens)
+        self._groups = range(len(groups))
+        self._pool = BlockPool(num_blocks, len(groups))
+        self._fences = Fences(self._pool)
+        self._tables: dict[str, BlockTable] = {}
+        self._returned = [0] * len(groups)
         self._queries = self._hits = self._again_queries = self._again_hits = 0
 
     def reserve(self, wants: Reserve) -> Granted:
         """Grant one step's wants, in order."""
         journal = self._pool.journal
         journal.open(wants.report)
-        self._open_fences(wants.completed)
+        self._fences.open(wants.completed)
         for release in wants.release:
             self._release(release)
+        for req_id, num_tokens in wants.settled.items():
+            self._pass_windows(self._tables[req_id], num_tokens)
         grants = _Grants(wants)
         for grow in wants.grow:
             self._grow(grow, grants)
@@ -94,6 +84,7 @@ class KVCacheManager:
             self._admit_all(wants, grants)
         return Granted(
             grown={req_id: blocks for req_id, blocks in grants.grown.items() if req_id not in gone},
+            grown_more={req_id: blocks for req_id, blocks in grants.grown_more.items() if req_id not in gone},
             stalled=grants.stalled,
             preempted=grants.preempted,
             admitted=grants.admitted,
@@ -109,65 +100,61 @@ class KVCacheManager:
         if table is None:  # a preempted request that ended while it waited holds nothing
             return
         self._publish(release, table)
-        self._give_back(table.blocks, release.fence)
+        self._give_back(table, release.fence)
 
-    def _give_back(self, blocks: list[int], fence: int) -> None:
-        if fence <= self._completed:
-            self._pool.release(blocks)
-        else:
-            self._fenced.append((fence, blocks))
+    def _give_back(self, table: BlockTable, fence: int) -> None:
+        for blocks in table.held():
+            self._fences.give_back(blocks, fence)
 
-    def _open_fences(self, completed: int) -> None:
-        self._completed = completed
-        if not self._fenced:
-            return
-        for fence, blocks in self._fenced:
-            if fence <= completed:
-                self._pool.release(blocks)
-        self._fenced = [entry for entry in self._fenced if entry[0] > completed]
-
-    def _on_their_way(self) -> int:
-        return sum(self._pool.last_hold(blocks) for _, blocks in self._fenced)
+    def _pass_windows(self, table: BlockTable, num_tokens: int) -> None:
+        """Free what windows have passed. Steps under way are past ``num_tokens``, so none of them reads it."""
+        for group in self._groups:
+            passed = table.pass_by(group, self._sizes.passed(group, num_tokens))
+            self._pool.release(passed)
+            self._returned[group] += len(passed)
 
     # --- running requests
 
     def _grow(self, grow: Grow, grants: _Grants) -> None:
         if grow.req_id in grants.preempted:
             return
-        if not self._make_room(grow, grants):
+        table = self._tables[grow.req_id]
+        missing = table.missing(grow.num_blocks)
+        if not self._make_room(grow.req_id, sum(missing), grants):
             return
-        blocks = self._pool.take(grow.num_blocks)
-        self._tables[grow.req_id].blocks.extend(blocks)
-        grants.grown[grow.req_id] = blocks
+        new = [self._pool.take(count) for count in missing]
+        table.extend(new)
+        grants.grown[grow.req_id] = new[0]
+        if more := new[1:]:
+            grants.grown_more[grow.req_id] = more
 
-    def _make_room(self, grow: Grow, grants: _Grants) -> bool:
+    def _make_room(self, req_id: str, need: int, grants: _Grants) -> bool:
         """Preempt until there is room; no more than needed, counting what will be free soon."""
-        while self._pool.num_free < grow.num_blocks:
-            if self._pool.num_free + self._on_their_way() >= grow.num_blocks:
-                grants.stalled.add(grow.req_id)
-                return False
-            victim = next(grants.victims, None)
+        while self._pool.num_free < need:
+            soon = self._pool.num_free + self._fences.num_on_their_way() + grants.soon_passed
+            victim = None if soon >= need else next(grants.victims, None)
             if victim is None:
-                grants.stalled.add(grow.req_id)
+                grants.stalled.add(req_id)
                 return False
             self._preempt(victim, grants)
-            if victim.req_id == grow.req_id:
+            if victim.req_id == req_id:
                 return False
         return True
 
     def _preempt(self, victim: Victim, grants: _Grants) -> None:
-        table = self._tables.pop(victim.req_id)
-        self._give_back(table.blocks, victim.fence)
+        self._give_back(self._tables.pop(victim.req_id), victim.fence)
         grants.preempted.append(victim.req_id)
 
-    def _publish(self, full: Publish | Release, table: _Table) -> None:
+    def _publish(self, full: Publish | Release, table: BlockTable) -> None:
         if not self.enable_prefix_caching:
             return
         table.keys.extend(full.digests)
         # Whoever makes no keys has nothing to publish.
-        for index in range(table.published, min(full.num_full_blocks, len(table.keys))):
-            if self._pool.publish(table.blocks[index], table.keys[index]):
-                self._pool.journal.stored(full.req_id, index, isinstance(full, Release))
+        pool, end = self._pool, min(full.num_full_blocks, len(table.keys))
+        for group, blocks in enumerate(table.groups):
+            for index in range(max(table.published, table.passed[group]), end):
+                if pool.publish(blocks[index], table.keys[index], group):
+                    pool.journal.stored(full.req_id, index, isinstance(full, Release), group)
         table.published = max(table.published, full.num_full_blocks)
 
     # --- waiting requests
@@ -175,8 +162,8 @@ class KVCacheManager:
     def _admit_all(self, wants: Reserve, grants: _Grants) -> None:
         budget = wants.token_budget
         for admit in wants.admit:
-            hit = self._longest_hit(admit)
-            missing = admit.num_tokens - len(hit) * self.block_size
+            hit = self._find(admit)
+            missing = admit.num_tokens - hit.num_blocks * self.block_size
             chunk = min(missing, budget, wants.prefill_cap or missing)
             if chunk < 1 or (chunk < missing and not wants.split_prompts):
                 return
@@ -186,34 +173,44 @@ class KVCacheManager:
             budget -= chunk
             self._admit(admit, hit, chunk, grants)
 
-    def _longest_hit(self, admit: Admit) -> list[int]:
-        """Cached blocks of the prefix; at least one token is left, so that there is a result."""
-        if not (self.enable_prefix_caching and admit.read_cache):
-            return []
-        hit: list[int] = []
-        for key in admit.digests[: (admit.num_tokens - 1) // self.block_size]:
-            block = self._pool.find(key)
-            if block == NULL_BLOCK:
-                break
-            hit.append(block)
-        return hit
+    def _find(self, admit: Admit) -> Hit:
+        """The cached prefix; at least one token is left, so that there is a result."""
+        reads = self.enable_prefix_caching and admit.read_cache
+        most = (admit.num_tokens - 1) // self.block_size if reads else 0
+        return find_hit(self._pool, self._sizes, admit.digests, most)
 
-    def _fits(self, admit: Admit, hit: list[int], wants: Reserve, grants: _Grants) -> bool:
+    def _fits(self, admit: Admit, hit: Hit, wants: Reserve, grants: _Grants) -> bool:
+        need = sum(self._sizes.room(group, admit.num_tokens, hit.num_blocks) for group in self._groups)
         # A hit that nobody holds leaves the free order too: it costs room as a new block does.
-        need = self._blocks_for(admit.num_tokens) - len(hit) + sum(map(self._pool.is_free, hit))
+        need -= sum(not self._pool.is_free(block) for block in hit.blocks())
         alone = not self._tables and not grants.admitted
         return need + (0 if alone else wants.keep_free) <= self._pool.num_free
 
-    def _admit(self, admit: Admit, hit: list[int], chunk: int, grants: _Grants) -> None:
-        cached = len(hit) * self.block_size
-        self._pool.share(hit)
-        blocks = hit + self._pool.take(self._blocks_for(admit.num_tokens) - len(hit))
-        table = self._tables[admit.req_id] = _Table(blocks, list(admit.digests), len(hit))
-        self._publish(Publish(req_id=admit.req_id, num_full_blocks=(cached + chunk) // self.block_size), table)
+    def _admit(self, admit: Admit, hit: Hit, chunk: int, grants: _Grants) -> None:
+        cached = hit.num_blocks * self.block_size
+        table = self._tables[admit.req_id] = self._new_table(admit, hit)
+        full = (cached + chunk) // self.block_size
+        self._publish(Publish(req_id=admit.req_id, num_full_blocks=full), table)
         self._count_lookup(admit, cached)
+        first, *more = table.groups
         grants.admitted.append(
-            Admitted(req_id=admit.req_id, block_ids=list(blocks), num_cached_tokens=cached, num_scheduled_tokens=chunk)
+            Admitted(
+                req_id=admit.req_id,
+                block_ids=list(first),
+                more_block_ids=[list(blocks) for blocks in more],
+                num_cached_tokens=cached,
+                num_scheduled_tokens=chunk,
+            )
         )
+
+    def _new_table(self, admit: Admit, hit: Hit) -> BlockTable:
+        self._pool.share(hit.blocks())
+        groups: list[list[int]] = []
+        for group, found in enumerate(hit.found):
+            new = self._sizes.room(group, admit.num_tokens, hit.num_blocks) - len(found)
+            groups.append([NULL_BLOCK] * (hit.num_blocks - len(found)) + found + self._pool.take(new))
+        passed = [hit.num_blocks - len(found) for found in hit.found]
+        return BlockTable(groups, passed, list(admit.digests), hit.num_blocks)
 
     def _count_lookup(self, admit: Admit, cached: int) -> None:
         if not (self.enable_prefix_caching and admit.read_cache):
@@ -225,19 +222,16 @@ class KVCacheManager:
             self._queries += admit.num_tokens
             self._hits += cached
 
-    def _blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
-
     # --- the whole cache
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; False, and nothing forgotten, while a block is held."""
         return self._pool.forget_all()
 
-    def block_ids(self, req_id: str) -> list[int]:
-        """A copy of a request's block table; empty if it holds none."""
+    def block_ids(self, req_id: str, group: int = 0) -> list[int]:
+        """A copy of a request's block table in one group of layers; empty if it holds none."""
         table = self._tables.get(req_id)
-        return list(table.blocks) if table else []
+        return list(table.groups[group]) if table else []
 
     def statistics(self) -> KVCacheStatistics:
         """Counts as they are now."""
@@ -245,24 +239,32 @@ class KVCacheManager:
             num_blocks=self.num_blocks,
             num_free_blocks=self._pool.num_free,
             num_cached_blocks=self._pool.num_cached,
-            num_fenced_blocks=sum(len(blocks) for _, blocks in self._fenced),
+            num_fenced_blocks=self._fences.num_blocks,
             num_tables=len(self._tables),
             prefix_queries=self._queries,
             prefix_hits=self._hits,
             preempted_queries=self._again_queries,
             preempted_hits=self._again_hits,
             evictions=self._pool.num_evictions,
+            groups=tuple(map(self._group_statistics, self._groups)),
+        )
+
+    def _group_statistics(self, group: int) -> KVGroupStatistics:
+        return KVGroupStatistics(
+            window=self._sizes.windows[group],
+            num_blocks=sum(table.num_held(group) for table in self._tables.values()),
+            num_returned=self._returned[group],
         )
 
     def check(self) -> None:
         """Raise BooksError unless every block is held as often as tables and fences say."""
         holds = [0] * (self.num_blocks + 1)
-        for blocks in [table.blocks for table in self._tables.values()] + [blocks for _, blocks in self._fenced]:
-            for block in blocks:
-                holds[block] += 1
+        in_tables = chain.from_iterable(table.held() for table in self._tables.values())
+        for block in chain(*in_tables, *self._fences.waiting()):
+            holds[block] += 1
         if holds[NULL_BLOCK]:
             raise BooksError(f"the null block is held {holds[NULL_BLOCK]} times")
         self._pool.check(holds)
-        for fence, blocks in self._fenced:
-            if fence <= self._completed:
-                raise BooksError(f"{len(blocks)} blocks wait for step {fence}, step {self._completed} has ended")
+        self._fences.check()
+        for req_id, table in self._tables.items():
+            table.check(req_id)

@@ -68,22 +68,28 @@ class KVEventsLost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Full blocks ``first`` to ``first + count - 1`` of a request were entered; ``released``: as it ended."""
+    """Full blocks ``first`` to ``first + count - 1`` of a request's table in one group were entered.
+
+    ``released``: as it ended.
+    """
 
     req_id: str
     first: int
     count: int = 1
     released: bool = False
+    group: int = 0
 
-    def goes_on_with(self, req_id: str, block: int, released: bool) -> bool:
+    def goes_on_with(self, req_id: str, block: int, released: bool, group: int) -> bool:
         """Whether a block of this request is the next one."""
-        return (self.req_id, self.first + self.count, self.released) == (req_id, block, released)
+        end = self.first + self.count
+        return (self.req_id, end, self.released, self.group) == (req_id, block, released, group)
 
 
 class Removed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The block of this key was handed out anew."""
 
     key: bytes
+    group: int = 0
 
 
 KVChange = Stored | Removed
@@ -104,20 +110,20 @@ class Journal:
         changes, self._changes = self._changes, None
         return changes or []
 
-    def stored(self, req_id: str, block: int, released: bool) -> None:
+    def stored(self, req_id: str, block: int, released: bool, group: int) -> None:
         """A full block of a request was entered; consecutive ones become one change."""
         if self._changes is None:
             return
         last = self._changes[-1] if self._changes else None
-        if isinstance(last, Stored) and last.goes_on_with(req_id, block, released):
+        if isinstance(last, Stored) and last.goes_on_with(req_id, block, released, group):
             self._changes[-1] = msgspec.structs.replace(last, count=last.count + 1)
         else:
-            self._changes.append(Stored(req_id=req_id, first=block, released=released))
+            self._changes.append(Stored(req_id=req_id, first=block, released=released, group=group))
 
-    def removed(self, key: bytes) -> None:
+    def removed(self, key: bytes, group: int) -> None:
         """A cached block was handed out anew."""
         if self._changes is not None:
-            self._changes.append(Removed(key=key))
+            self._changes.append(Removed(key=key, group=group))
 
 
 class ReplayBuffer:
@@ -152,7 +158,7 @@ def events_of(changes: list[KVChange], describe: Callable[[Stored], Described], 
     return [
         _stored(change, describe(change), block_size)
         if isinstance(change, Stored)
-        else BlockRemoved(block_hashes=[change.key])
+        else BlockRemoved(block_hashes=[change.key], group=change.group)
         for change in changes
     ]
 
@@ -165,4 +171,5 @@ def _stored(change: Stored, text: Described, block_size: int) -> BlockStored:
         token_ids=[int(token) for token in text.token_ids[first * block_size : end * block_size]],
         block_size=block_size,
         adapter=text.adapter,
+        group=change.group,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from .config import SchedulerConfig
 from .errors import InvalidRequestError
+from .kv_groups import GroupSizes
 from .params import refuse_unbuilt
 from .request import Request
 
@@ -14,7 +15,7 @@ TOKEN_LIMIT = 2**31  # tables hold tokens as 32-bit numbers
 PRIORITY_LIMIT = 2**63  # the widest whole number that a record may hold
 
 
-def refuse_invalid(request: Request, config: SchedulerConfig, pool_blocks: int | None) -> None:
+def refuse_invalid(request: Request, config: SchedulerConfig, sizes: GroupSizes, pool_blocks: int | None) -> None:
     """Raise InvalidRequestError for a request that can never be served."""
     refuse_unbuilt(request.sampling_params, request.request_id)
     if request.sampling_params.n != 1:
@@ -29,14 +30,14 @@ def refuse_invalid(request: Request, config: SchedulerConfig, pool_blocks: int |
     _refuse_beyond("prompt token", min(request.prompt_token_ids), 0, TOKEN_LIMIT, request.request_id)
     _refuse_beyond("prompt token", max(request.prompt_token_ids), 0, TOKEN_LIMIT, request.request_id)
     _refuse_beyond("priority", request.priority, -PRIORITY_LIMIT, PRIORITY_LIMIT, request.request_id)
-    if error := pool_error(request, config, pool_blocks):
+    if error := pool_error(request, sizes, pool_blocks):
         raise InvalidRequestError(error)
 
 
-def pool_error(request: Request, config: SchedulerConfig, pool_blocks: int | None) -> str | None:
+def pool_error(request: Request, sizes: GroupSizes, pool_blocks: int | None) -> str | None:
     """Why the KV cache can never hold the prompt; None if it can, or if its size is not known yet."""
     count = len(request.prompt_token_ids)
-    need = -(-count // config.block_size)
+    need = sizes.total_room(count)
     if pool_blocks is None or need <= pool_blocks:
         return None
     return (
@@ -44,11 +45,11 @@ def pool_error(request: Request, config: SchedulerConfig, pool_blocks: int | Non
     )
 
 
-def token_limit(request: Request, config: SchedulerConfig, pool_blocks: int | None) -> int:
+def token_limit(request: Request, config: SchedulerConfig, sizes: GroupSizes, pool_blocks: int | None) -> int:
     """Tokens at which a request ends by length; the last one needs no KV slot."""
     limit = config.max_model_len
     if pool_blocks is not None:
-        limit = min(limit, pool_blocks * config.block_size + 1)
+        limit = min(limit, sizes.longest_text(pool_blocks, limit) + 1)
     max_tokens = request.sampling_params.max_tokens
     return limit if max_tokens is None else min(limit, len(request.prompt_token_ids) + max_tokens)
 

@@ -8,6 +8,7 @@ does not depend on how many requests run.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -57,6 +58,12 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
     mode: PauseMode
 
 
+class SwapPolicy(msgspec.Struct, frozen=True, tag=True):
+    """Go on under another policy: a name, or an object with the methods of ``Policy``."""
+
+    policy: Any
+
+
 class Resume(msgspec.Struct, frozen=True, tag=True):
     """Plan everything again."""
 
@@ -95,7 +102,7 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grow(msgspec.Struct, frozen=True, kw_only=True):
-    """A running request needs more blocks for its next tokens."""
+    """A running request needs more blocks for its next tokens: so many more than every group has."""
 
     req_id: str
     num_blocks: int
@@ -126,6 +133,8 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """All that one step wants of the KV cache, in the order in which it is to be granted.
 
     ``completed`` is the last step whose result was applied: fences up to it are open.
+    ``settled`` names requests whose windows have passed blocks, with their tokens computed by
+    applied steps; ``soon_passed`` counts the blocks that windows pass when steps under way end.
     The rest bounds admission: ``token_budget`` tokens are left in the step, a prompt gets at
     most ``prefill_cap`` of them (0: all) and is split where ``split_prompts`` allows it,
     ``keep_free`` blocks stay free unless the pool is idle. With ``report`` the answer tells
@@ -134,6 +143,8 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     completed: int
     release: list[Release] = []
+    settled: dict[str, int] = {}
+    soon_passed: int = 0
     grow: list[Grow] = []
     victims: list[Victim] = []
     publish: list[Publish] = []
@@ -155,10 +166,11 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     block_ids: BlockIds
     num_cached_tokens: int
     num_scheduled_tokens: int
+    more_block_ids: list[BlockIds] = []
 
 
 class Granted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What the KV cache gave.
+    """What the KV cache gave; ``grown`` in the first group of layers, ``grown_more`` in each further one.
 
     ``stalled`` requests get nothing in this step: enough blocks are on their way to free.
     ``refused`` says that the first candidate left over found no room. ``changes`` are those of
@@ -166,6 +178,7 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """
 
     grown: dict[str, BlockIds] = {}
+    grown_more: dict[str, list[BlockIds]] = {}
     stalled: set[str] = set()
     preempted: list[str] = []
     admitted: list[Admitted] = []

@@ -38,8 +38,8 @@ class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
         token_ids: the prompt, then the tokens generated before a preemption.
         num_prompt_tokens: how many of ``token_ids`` are the prompt.
         block_ids: the block table; token i lives in block ``block_ids[i // block_size]``.
-        more_block_ids: the tables of further groups of layers, as long as the first; the null block (0)
-            stands where a group's window has passed.
+        more_block_ids: the tables of further groups of layers. In a group with a window the null block (0)
+            stands where the window has passed, and the table may end before the prompt does.
         num_computed_tokens: tokens whose keys and values are in those blocks already.
     """
 
@@ -82,7 +82,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     Other fields:
         grown: row -> block ids that join the end of its block table, before the step.
-        grown_more: the same for each further group of layers, as many for each.
+        grown_more: the same for each further group of layers; such a row is in ``grown`` too.
         finished_req_ids, preempted_req_ids: left the runner since the plan before; sent once.
     """
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
-from .errors import ConfigError
 from .request import RequestState
 
 
@@ -117,13 +116,3 @@ class PriorityPolicy:
 def _key(state: RequestState) -> PriorityKey:
     request = state.request
     return (request.priority, request.arrival_time, request.request_id)
-
-
-def make_policy(policy: str | Policy) -> Policy:
-    """The policy of a name, or the object itself. Raises ConfigError for an unknown name."""
-    if not isinstance(policy, str):
-        return policy
-    known = {"fcfs": FCFSPolicy, "priority": PriorityPolicy}
-    if policy not in known:
-        raise ConfigError(f"policy is {policy!r}, known are {sorted(known)} or an object with the methods of Policy")
-    return known[policy]()

@@ -50,6 +50,7 @@ def _lists(
     lists = [given.get(req_id, []) for req_id in ids]
     empty = live & np.array([not tokens for tokens in lists], np.bool_)
     table.computed[rows[empty]] -= 1
+    table.settled[rows[empty]] = np.maximum(table.settled[rows[empty]] - 1, table.told[rows[empty]])
     return lists
 
 

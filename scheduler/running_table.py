@@ -26,6 +26,8 @@ class RunningTable:
         known: tokens whose value is known, prompt and outputs.
         promised: outputs that steps under way will give.
         computed: tokens covered by the steps planned so far.
+        settled: tokens computed by steps whose results were applied; kept only where some layers have a window.
+        told: ``settled`` as the KV cache was told last; likewise.
         prompt: tokens of the prompt.
         limit: count of tokens at which the request ends by length.
         blocks: blocks held.
@@ -42,6 +44,8 @@ class RunningTable:
         self.known = np.zeros(rows, np.int64)
         self.promised = np.zeros(rows, np.int64)
         self.computed = np.zeros(rows, np.int64)
+        self.settled = np.zeros(rows, np.int64)
+        self.told = np.zeros(rows, np.int64)
         self.prompt = np.zeros(rows, np.int64)
         self.limit = np.zeros(rows, np.int64)
         self.blocks = np.zeros(rows, np.int64)
@@ -127,6 +131,8 @@ class RunningTable:
             ("a negative promise", self.promised[order] < 0),
             ("more computed than there are tokens", self.computed[order] > target),
             ("a promise beyond the limit", target > self.limit[order]),
+            ("more settled than computed", self.settled[order] > self.computed[order]),
+            ("more told than settled", self.told[order] > self.settled[order]),
         ):
             if bad.any():
                 raise BooksError(f"{name}: {self.ids[order][bad].tolist()}")

@@ -17,8 +17,9 @@ import numpy as np
 
 from . import stops
 from .block_keys import BlockKeys
-from .config import SchedulerConfig
-from .draft import Draft, blocks_wanted, newly_full, want_running
+from .cadence import PrefillCadence
+from .config import SchedulerConfig, check_policy
+from .draft import Draft, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
 from .errors import BooksError, ConfigError, InvalidRequestError
 from .kv_cache_manager import KVCacheManager
 from .kv_events import Described
@@ -40,7 +41,8 @@ from .messages import (
 )
 from .pause import PauseState
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData, SchedulerOutput
-from .policy import make_policy
+from .policy import Policy
+from .policy_guard import hand_over, make_policy
 from .repetition import watch_repetition
 from .reports import Reports, described
 from .request import STATUS_OF_REASON, FinishReason, Request, RequestState, RequestStatus
@@ -49,6 +51,8 @@ from .running_table import RunningTable
 from .statistics import PrefillStats, SchedulerStatistics
 
 NOTHING_GRANTED = Granted()
+
+Growth = tuple[dict[int, BlockIds], dict[int, list[BlockIds]]]  # by row: the first group's blocks, further groups'
 
 
 class Scheduler:
@@ -61,8 +65,10 @@ class Scheduler:
         self._rules = stops.checked_rules(stop_rules)
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
         self._keys = BlockKeys(config)
+        self._cadence = PrefillCadence(config.prefill_schedule_interval)
         self._requests: dict[str, RequestState] = {}
         self._preempted: dict[str, RequestState] = {}  # those in the queue that have run already
+        self._sizes = config.group_sizes()
         self.reports = Reports(config.block_size, config.enable_prefix_caching)
         self._pool_blocks = config.num_kv_blocks
         self._free_blocks = config.num_kv_blocks or 0
@@ -85,7 +91,7 @@ class Scheduler:
         """Queue a request. Raises InvalidRequestError for one that can never be served."""
         if request.request_id in self._requests:
             raise InvalidRequestError(f"request id {request.request_id!r} is in use by a request that is alive")
-        refuse_invalid(request, self.config, self._pool_blocks)
+        refuse_invalid(request, self.config, self._sizes, self._pool_blocks)
         state = RequestState(request)
         state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
         state.digests = list(request.block_digests or ())
@@ -118,6 +124,17 @@ class Scheduler:
         self.pause_state = pause_state
         self._refused = False
 
+    def swap_policy(self, policy: str | Policy) -> None:
+        """Go on under another policy; whoever waits goes on waiting there. Not between ``propose`` and ``commit``.
+
+        Raises ConfigError for no policy, PolicyError for one that fails: then the old one stays.
+        """
+        if self._draft is not None:
+            raise BooksError("swap_policy came between propose and commit of a step")
+        check_policy(policy)
+        self.policy = hand_over(self.policy, make_policy(policy))
+        self._refused = False
+
     def preempt_all(self, now: float = 0.0) -> None:
         """Take rows and blocks from all running requests, which go to the queue's head in their order.
 
@@ -139,16 +156,24 @@ class Scheduler:
         config = self.config
         budget = 0 if self.pause_state is PauseState.PAUSED_ALL else config.max_num_scheduled_tokens
         self._draft = draft = want_running(
-            self._table, budget=budget, cap=self._prefill_cap(), block_size=config.block_size
+            self._table,
+            budget=budget,
+            cap=self._prefill_cap(),
+            block_size=config.block_size,
+            hold_prompts=not self._cadence.is_due,
         )
         grow = blocks_wanted(self._table, draft)
         budget -= int(draft.num_tokens.sum())
-        publish, admit = self._newly_full(draft), self._candidates(budget, now)
-        if not (self._releases or grow or publish or admit):
+        settled = newly_passed(self._table, self._sizes)
+        self._refused &= not settled  # blocks come back: the head of the queue is asked for again
+        publish, admit = self._newly_full(draft), [] if draft.holds_prompts else self._candidates(budget, now)
+        if not (self._releases or settled or grow or publish or admit):
             return None
         return Reserve(
             completed=self._tell(),
             release=self._take_releases(),
+            settled=settled,
+            soon_passed=soon_passed(self._table, self._sizes) if grow else 0,
             grow=grow,
             victims=self._victims(grow),
             publish=publish,
@@ -173,6 +198,7 @@ class Scheduler:
         if fresh:
             rows = np.append(rows, [new.row for new in fresh])
             num_tokens = np.append(num_tokens, [a.num_scheduled_tokens for a in granted.admitted])
+        self._cadence.planned(num_tokens, left_over=self._may_admit_more)
         return self._make_plan(rows, num_tokens, grown, fresh)
 
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
@@ -182,6 +208,9 @@ class Scheduler:
                 f"the result of step {output.step} came for step {plan.step}, after that of step {self._completed}"
             )
         self._completed = plan.step
+        if self._sizes.has_windows:
+            live = self._table.live(plan.rows, plan.epochs)
+            self._table.settled[plan.rows[live]] += plan.num_tokens[live]
         req_ids: list[str] = []
         token_ids: list[IntArray] = []
         prefill: dict[str, PrefillStats] = {}
@@ -248,7 +277,7 @@ class Scheduler:
 
     def _victims(self, grow: list[Grow]) -> list[Victim]:
         """Who gives way, first to last; only made when the free blocks may not suffice."""
-        if sum(want.num_blocks for want in grow) <= self._free_blocks:
+        if sum(want.num_blocks for want in grow) * len(self.config.kv_groups) <= self._free_blocks:
             return []
         running = [self._requests[req_id] for req_id in self._table.ids[self._table.order].tolist()]
         last_step = self._table.last_step
@@ -303,7 +332,7 @@ class Scheduler:
         )
 
     def _can_ever_fit(self, state: RequestState, now: float) -> bool:
-        error = pool_error(state.request, self.config, self._pool_blocks)
+        error = pool_error(state.request, self._sizes, self._pool_blocks)
         if error:
             self._finish([(state, Finished(reason=FinishReason.ERROR, error=error))], now)
         return not error
@@ -316,12 +345,20 @@ class Scheduler:
         draft, self._draft = self._draft, None
         return draft
 
-    def _apply_growth(self, granted: Granted) -> dict[int, BlockIds]:
-        grown = {self._requests[req_id].row: blocks for req_id, blocks in granted.grown.items()
-                 if req_id in self._requests}  # fmt: skip
-        for row, blocks in grown.items():
-            self._table.blocks[row] += len(blocks)
-        return grown
+    def _apply_growth(self, granted: Granted) -> Growth:
+        """What joins the tables of rows: in the first group of layers, and in each further one."""
+        grown: dict[int, BlockIds] = {}
+        more: dict[int, list[BlockIds]] = {}
+        for req_id, blocks in granted.grown.items():
+            if state := self._requests.get(req_id):
+                grown[state.row] = blocks
+                self._table.blocks[state.row] += len(blocks)
+        for req_id, further in granted.grown_more.items():
+            if state := self._requests.get(req_id):
+                more[state.row] = further
+                # The shortest table got most, all that were asked for.
+                self._table.blocks[state.row] += max(0, max(map(len, further)) - len(grown[state.row]))
+        return grown, more
 
     def _without_losers(self, draft: Draft, granted: Granted, now: float) -> tuple[IntArray, IntArray]:
         """The draft without requests that were preempted or that got no blocks."""
@@ -341,7 +378,7 @@ class Scheduler:
         self._preempted.pop(state.request_id, None)
         token_ids, params = state.token_ids(), state.request.sampling_params
         num_prompt = len(state.request.prompt_token_ids)
-        limit = token_limit(state.request, self.config, self._pool_blocks)
+        limit = token_limit(state.request, self.config, self._sizes, self._pool_blocks)
         row = state.row = self._table.admit(state.request_id, token_ids, num_prompt, limit)
         state.status = RequestStatus.RUNNING
         self.reports.admitted(state, admitted)
@@ -350,7 +387,8 @@ class Scheduler:
         table.watched[row] = state.repetition is not None or any(rule.applies_to(state.request) for rule in self._rules)
         table.stop_at(row, params.stop_token_ids or ())
         table.computed[row] = admitted.num_cached_tokens
-        table.blocks[row] = len(admitted.block_ids)
+        table.settled[row] = table.told[row] = admitted.num_cached_tokens
+        table.blocks[row] = min(map(len, (admitted.block_ids, *admitted.more_block_ids)))
         covered = admitted.num_cached_tokens + admitted.num_scheduled_tokens
         table.published[row] = covered // self.config.block_size
         self._note("SCHEDULED", state.request_id, now)
@@ -360,6 +398,7 @@ class Scheduler:
             token_ids=token_ids,
             num_prompt_tokens=num_prompt,
             block_ids=admitted.block_ids,
+            more_block_ids=admitted.more_block_ids,
             num_computed_tokens=admitted.num_cached_tokens,
             sampling_params=params,
             adapter=state.request.adapter,
@@ -367,7 +406,7 @@ class Scheduler:
         )
 
     def _make_plan(
-        self, rows: IntArray, num_tokens: IntArray, grown: dict[int, BlockIds], fresh: list[NewRequestData]
+        self, rows: IntArray, num_tokens: IntArray, grown: Growth, fresh: list[NewRequestData]
     ) -> SchedulerOutput:
         table = self._table
         computed, target = table.computed[rows], table.known[rows] + table.promised[rows]
@@ -381,7 +420,8 @@ class Scheduler:
             num_computed=computed,
             num_outputs=target - table.prompt[rows],
             samples=samples,
-            grown=grown,
+            grown=grown[0],
+            grown_more=grown[1],
             scheduled_new_reqs=fresh,
             finished_req_ids=self._finished_ids,
             preempted_req_ids=self._preempted_ids,
@@ -514,6 +554,11 @@ class Scheduler:
         if self.pause_state is PauseState.UNPAUSED:
             return len(self._requests)
         return 0 if self.pause_state is PauseState.PAUSED_ALL else self.num_running + len(self._preempted)
+
+    @property
+    def _may_admit_more(self) -> bool:
+        """Whether somebody waits for whom there is a row and, as far as is known, room."""
+        return len(self.policy) > 0 and self._table.num_free > 0 and not self._refused
 
     @property
     def owes_release(self) -> bool:

@@ -7,14 +7,15 @@ from typing import Any
 
 import anyio
 
-from ..actors import Actor, Ask, Channel
-from .errors import InvalidRequestError
-from .messages import Abort, EngineCoreOutputs, Follow, Pause, ResetPrefixCache, Resume, StepDone, Submit
+from ..actors import Actor, Ask, Channel, Reply
+from .errors import CallboardError, InvalidRequestError, PolicyError
+from .messages import Abort, EngineCoreOutputs, Follow, Pause, ResetPrefixCache, Resume, StepDone, Submit, SwapPolicy
 from .pause import STATE_OF_MODE, PauseState
 from .plan import SchedulerOutput
 from .scheduler import NOTHING_GRANTED, Scheduler
 
-SchedulerControl = Abort | StepDone | Follow | Resume | Ask[ResetPrefixCache, bool] | Ask[Pause, None]
+SchedulerAsk = Ask[ResetPrefixCache, bool] | Ask[Pause, None] | Ask[SwapPolicy, None]
+SchedulerControl = Abort | StepDone | Follow | Resume | SchedulerAsk
 
 
 class SchedulerActor(Actor):
@@ -74,7 +75,7 @@ class SchedulerActor(Actor):
     def _add(self, submit: Submit, now: float) -> None:
         try:
             self.core.add_request(submit.request, now)
-        except InvalidRequestError as error:
+        except (InvalidRequestError, PolicyError) as error:
             self.core.reject(submit.request.request_id, str(error))
 
     def _apply(self, message: SchedulerControl, now: float) -> None:
@@ -90,10 +91,18 @@ class SchedulerActor(Actor):
             case Ask(message=Pause(mode=mode)):
                 self.core.set_pause_state(STATE_OF_MODE[mode])
                 self._pauses.append(message)
+            case Ask(message=SwapPolicy(policy=policy)):
+                self._swap_policy(policy, message.reply)
             case Follow():
                 self.core.follow(message)
             case Ask():
                 self._resets.append(message)
+
+    def _swap_policy(self, policy: Any, reply: Reply[None]) -> None:
+        try:
+            reply.set_result(self.core.swap_policy(policy))
+        except CallboardError as error:  # the old one stays
+            reply.set_error(error)
 
     async def _plan_while_there_is_room(self) -> None:
         while self._may_plan():

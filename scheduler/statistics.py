@@ -1,4 +1,4 @@
-"""Counts that the scheduler keeps, in all and for each step."""
+"""Counts that the scheduler and the KV cache keep, in all and for each step."""
 
 from __future__ import annotations
 
@@ -44,6 +44,35 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     num_preemptions: int  # since the record before
     kv_usage: float  # share of the KV cache that is held, 0 to 1, at the newest plan that asked for blocks
     prefix: PrefixCacheStats  # since the record before
+
+
+class KVGroupStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of one group of layers."""
+
+    window: int | None  # tokens that its layers see; None: all
+    num_blocks: int  # in block tables now; one that two requests share counts twice
+    num_returned: int  # given back so far by requests that went on running, since the window had passed them
+
+
+class KVCacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of the KV cache."""
+
+    num_blocks: int  # usable blocks, the null block not counted
+    num_free_blocks: int  # held by nobody, cached ones included
+    num_cached_blocks: int  # found by their key, held ones included
+    num_fenced_blocks: int  # given up, but a step under way may touch them
+    num_tables: int  # requests that hold block tables
+    prefix_queries: int  # tokens looked up at admissions, preempted requests' not counted
+    prefix_hits: int  # tokens of these that were found
+    preempted_queries: int  # the same for requests that come back after a preemption
+    preempted_hits: int
+    evictions: int  # cached blocks that were handed out anew
+    groups: tuple[KVGroupStatistics, ...]  # of layers, each with block tables of its own
+
+    @property
+    def usage(self) -> float:
+        """Share of the pool that is held, 0 to 1."""
+        return 1.0 - self.num_free_blocks / self.num_blocks
 
 
 class PrefillStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,10 +13,12 @@ import random
 import anyio
 import sniffio
 from anyio.lowlevel import checkpoint
+from histories import some_groups
 
 from callboard import Engine, EngineConfig, InvalidRequestError, RequestStream, SamplingParams
 from callboard.runner import SimulatedRunner
 from callboard.runner.toy_model import toy_tokens
+from callboard.scheduler.kv_groups import ONE_GROUP, GroupSizes
 
 TURNS = 20_000  # of the loop, in which a history must end
 SETTLING = 100  # turns in which an idle engine must have given everything back
@@ -30,7 +32,8 @@ class Life:
         self.random = r = random.Random(seed)
         self.vocab = r.choice([7, 50])
         self.eos = (3,) if r.random() < 0.5 else ()
-        self.blocks, self.block_size = r.randint(6, 30), r.randint(1, 4)
+        self.groups = some_groups(seed) if seed % 3 == 0 else ONE_GROUP
+        self.blocks, self.block_size = r.randint(6, 30) * len(self.groups), r.randint(1, 4)
         self.max_len = r.choice([12, 30, 60])
         slots = r.randint(1, 5)
         self.runner = SimulatedRunner(
@@ -40,6 +43,7 @@ class Life:
             max_num_running_reqs=slots,
             max_model_len=self.max_len,
             eos_token_ids=self.eos,
+            kv_groups=self.groups,
         )
         config = EngineConfig(
             block_size=self.block_size,
@@ -50,6 +54,8 @@ class Life:
             long_prefill_token_threshold=r.choice([0, 0, 3]),
             steps_in_flight=r.randint(1, 3),
         )
+        in_flight = config.steps_in_flight * config.max_num_scheduled_tokens
+        self.sizes = GroupSizes(self.groups, self.block_size, in_flight)
         self.engine = Engine(config, runner=self.runner)
         self.shared = [r.randrange(self.vocab) for _ in range(20)]
         self.num_clients = r.randint(1, 10)
@@ -152,6 +158,6 @@ class Life:
             pass
 
     def _alone(self, prompt: list[int], params: SamplingParams) -> list[int]:
-        room = min(self.max_len, self.blocks * self.block_size + 1) - len(prompt)
+        room = min(self.max_len, self.sizes.longest_text(self.blocks, self.max_len) + 1) - len(prompt)
         eos = () if params.ignore_eos else self.eos
-        return toy_tokens(prompt, min(params.max_tokens or room, room), self.vocab, eos=eos)
+        return toy_tokens(prompt, min(params.max_tokens or room, room), self.vocab, eos=eos, groups=self.groups)

@@ -93,19 +93,64 @@ def assert_greedy(model: Any, prompt: list[int], output: list[int]) -> None:
     assert output == logits.argmax(-1).tolist(), f"prompt of {len(prompt)} tokens"
 
 
-def make(source: Any, **config: Any) -> Engine:
-    runner = TorchRunner.from_pretrained(source, max_model_len=2048, num_kv_blocks=config.pop("num_kv_blocks"))
-    return Engine(EngineConfig(max_model_len=2048, **config), runner=runner, tokenizer=None)
+BUDGET = 64  # tokens of a step
+WINDOW_BLOCKS = -(-(512 - 1) // 16)  # what a token sees, in blocks
+
+
+def make(source: Any, *, depth: int, num_kv_blocks: int) -> Engine:
+    runner = TorchRunner.from_pretrained(source, max_model_len=2048, num_kv_blocks=num_kv_blocks)
+    config = EngineConfig(max_model_len=2048, max_num_scheduled_tokens=BUDGET, steps_in_flight=depth)
+    return Engine(config, runner=runner, tokenizer=None)
+
+
+@pytest.fixture(scope="module")
+def greedy(reference_model: Any) -> Any:
+    """Asserts that outputs are those of transformers; each is looked at once."""
+    seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+
+    def check(prompts: list[list[int]], outputs: list[list[int]]) -> None:
+        for prompt, output in zip(prompts, outputs, strict=True):
+            if (pair := (tuple(prompt), tuple(output))) not in seen:
+                assert_greedy(reference_model, prompt, output)
+                seen.add(pair)
+
+    return check
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_greedy_tokens_are_those_of_transformers(anyio_backend, source, prompts, reference_model):
-    async with make(source, num_kv_blocks=400, max_num_scheduled_tokens=64) as engine:
-        in_chunks = await all_at_once(engine, prompts, GREEDY)
-    for prompt, output in zip(prompts, in_chunks, strict=True):
-        assert_greedy(reference_model, prompt, output)
-    async with make(
-        source, num_kv_blocks=sum(-(-len(prompt) // 16) for prompt in prompts) + 4, steps_in_flight=3
-    ) as engine:
-        assert await all_at_once(engine, prompts, GREEDY) == in_chunks
+@pytest.mark.parametrize("depth", [1, 2, 3])
+async def test_greedy_tokens_are_those_of_transformers(anyio_backend, source, prompts, greedy, depth):
+    async with make(source, depth=depth, num_kv_blocks=1300) as engine:
+        greedy(prompts, await all_at_once(engine, prompts, GREEDY))
+        assert [group.window for group in engine.stats().kv_groups] == [None] + [512] * 5
+        again = [await engine.complete(prompt, GREEDY) for prompt in prompts]
+        greedy(prompts, [output.outputs[0].token_ids for output in again])
+        # All full blocks of each prompt are found but for the last token's.
+        assert [output.num_cached_tokens for output in again] == [(len(p) - 1) // 16 * 16 for p in prompts]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_pool_in_which_only_the_windows_make_room_is_enough(anyio_backend, source, prompts, greedy):
+    """Six tables of whole texts would take 6 * 84 blocks for the longest, these take 84 + 5 * 37 at most."""
+    async with make(source, depth=1, num_kv_blocks=84 + 5 * 37) as engine:
+        greedy(prompts, await all_at_once(engine, prompts, GREEDY))
         assert engine.stats().num_preemptions > 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+async def test_window_groups_hold_their_window_while_the_other_grows(anyio_backend, source, prompts, depth):
+    prompt, held = prompts[-1], []
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    async with make(source, depth=depth, num_kv_blocks=600) as engine:
+        async for _ in engine.generate(prompt, params):
+            held += [[group.num_blocks for group in engine.stats().kv_groups]]
+        returned = [group.num_returned for group in engine.stats().kv_groups]
+    whole, *windows = zip(*held[:-1], strict=True)  # at the end nothing is held
+    assert list(whole) == sorted(whole)
+    assert max(whole) == -(-(len(prompt) + 39) // 16)
+    assert {max(group) for group in windows} <= set(range(WINDOW_BLOCKS, WINDOW_BLOCKS + depth * BUDGET // 16 + 2))
+    # In the end the window alone, the token that was planned last, and what steps in flight have not passed yet.
+    assert all(group[-1] <= WINDOW_BLOCKS + 2 for group in windows)
+    assert returned[0] == 0
+    assert all(count >= (len(prompt) + 39 - 512) // 16 - 1 for count in returned[1:])

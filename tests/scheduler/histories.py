@@ -9,10 +9,11 @@ from __future__ import annotations
 import random
 from collections import deque
 
+from play import make_kv
+
 from callboard.runner import SimulatedRunner
 from callboard.runner.toy_model import toy_tokens
 from callboard.scheduler import (
-    KVCacheManager,
     ModelRunnerOutput,
     Request,
     SamplingParams,
@@ -22,26 +23,34 @@ from callboard.scheduler import (
     plan_step,
 )
 from callboard.scheduler.errors import InvalidRequestError
+from callboard.scheduler.kv_groups import ONE_GROUP, KVGroup
 
 TICKS = 5_000
+
+
+def some_groups(seed: int) -> tuple[KVGroup, ...]:
+    """Two to four groups of layers, or a single one with a window."""
+    r = random.Random(f"groups of {seed}")
+    windows = [r.choice([None, 1, 2, 3, 5, 8, 13]) for _ in range(r.randint(1, 4))]
+    return tuple(KVGroup(window=window) for window in windows)
 
 
 class History:
     """One random history; ``play`` raises AssertionError or BooksError where a rule is broken."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, groups: tuple[KVGroup, ...] = ONE_GROUP) -> None:
         self.seed = seed
         self.random = r = random.Random(seed)
         self.depth = r.randint(1, 4)
         self.eos = (3,) if r.random() < 0.5 else ()
-        self.blocks, self.block_size = r.randint(6, 30), r.randint(1, 4)
+        self.blocks, self.block_size = r.randint(6, 30) * len(groups), r.randint(1, 4)
         sizes = {
             "max_num_running_reqs": r.randint(1, 5),
             "max_model_len": r.choice([12, 30, 60]),
             "block_size": self.block_size,
         }
         self.vocab = r.choice([7, 50])
-        self.runner = SimulatedRunner(vocab_size=self.vocab, num_kv_blocks=self.blocks, **sizes)
+        self.runner = SimulatedRunner(vocab_size=self.vocab, num_kv_blocks=self.blocks, kv_groups=groups, **sizes)
         self.config = SchedulerConfig(
             max_num_scheduled_tokens=r.choice([1, 2, 5, 9, 64, 1000]),
             policy=r.choice(["fcfs", "priority"]),
@@ -51,9 +60,10 @@ class History:
             long_prefill_token_threshold=r.choice([0, 0, 3]),
             watermark=r.choice([0, 0, 0.2]),
             num_kv_blocks=r.choice([None, self.blocks]),
+            kv_groups=groups,
             **sizes,
         )
-        self.kv = KVCacheManager(self.blocks, self.block_size, self.config.enable_prefix_caching)
+        self.kv = make_kv(self.config, self.blocks)
         self.scheduler = Scheduler(self.config)
         self.shared = [r.randrange(self.vocab) for _ in range(20)]
         self.requests: dict[str, Request] = {}
@@ -136,6 +146,9 @@ class History:
 
     def _wanted(self, request: Request) -> list[int]:
         prompt, params = request.prompt_token_ids, request.sampling_params
-        room = min(self.config.max_model_len, self.blocks * self.block_size + 1) - len(prompt)
+        most = self.config.max_model_len
+        room = min(most, self.config.group_sizes().longest_text(self.blocks, most) + 1) - len(prompt)
         eos = () if params.ignore_eos else self.eos
-        return toy_tokens(prompt, min(params.max_tokens or room, room), self.vocab, eos=eos)
+        return toy_tokens(
+            prompt, min(params.max_tokens or room, room), self.vocab, eos=eos, groups=self.config.kv_groups
+        )

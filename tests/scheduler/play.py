@@ -31,6 +31,17 @@ VOCAB = 50
 Sampled = int | Mapping[str, int | list[int]]
 
 
+def make_kv(config: SchedulerConfig, blocks: int) -> KVCacheManager:
+    """The KV cache that a scheduler of this configuration plans for."""
+    return KVCacheManager(
+        blocks,
+        config.block_size,
+        config.enable_prefix_caching,
+        groups=config.kv_groups,
+        max_in_flight_tokens=config.max_in_flight_tokens,
+    )
+
+
 class Play:
     """A scheduler and its KV cache; what a step samples is told by the test.
 
@@ -42,7 +53,7 @@ class Play:
     ) -> None:
         usual = {"max_num_running_reqs": 16, "num_kv_blocks": blocks, "eos_token_ids": (E,)}
         self.config = SchedulerConfig(enable_prefix_caching=caching, **usual | settings)
-        self.kv = KVCacheManager(blocks, self.config.block_size, caching)
+        self.kv = make_kv(self.config, blocks)
         self.scheduler = Scheduler(self.config, rules or [])
         self.tokens: dict[str, list[int]] = {}  # what each request was given
         self.ends: dict[str, Finished] = {}
@@ -145,6 +156,7 @@ class ToyPlay(Play):
             block_size=block_size,
             max_num_running_reqs=self.config.max_num_running_reqs,
             max_model_len=self.config.max_model_len,
+            kv_groups=self.config.kv_groups,
         )
         self.prompts: dict[str, list[int]] = {}
 
@@ -160,7 +172,7 @@ class ToyPlay(Play):
 
     def alone(self, name: str) -> list[int]:
         """The first tokens that the model gives this prompt by definition, as many as came."""
-        return toy_tokens(self.prompts[name], len(self.tokens[name]), VOCAB)
+        return toy_tokens(self.prompts[name], len(self.tokens[name]), VOCAB, groups=self.config.kv_groups)
 
     def assert_as_alone(self) -> None:
         """Every request got the tokens it gets alone."""
@@ -170,12 +182,13 @@ class ToyPlay(Play):
 class Ledger:
     """The KV cache alone."""
 
-    def __init__(self, blocks: int, *, block_size: int = 16, caching: bool = True) -> None:
-        self.kv = KVCacheManager(blocks, block_size, caching)
+    def __init__(self, blocks: int, *, block_size: int = 16, caching: bool = True, **groups: Any) -> None:
+        self.kv = KVCacheManager(blocks, block_size, caching, **groups)
+        self._budget = groups.get("max_in_flight_tokens") or 100_000  # one step under way
 
     def ask(self, **wants: Any) -> Granted:
         """Send one reservation."""
-        granted = self.kv.reserve(Reserve(**{"completed": 0, "token_budget": 100_000} | wants))
+        granted = self.kv.reserve(Reserve(**{"completed": 0, "token_budget": self._budget} | wants))
         self.kv.check()
         return granted
 
@@ -183,7 +196,8 @@ class Ledger:
         """Ask for a prompt's blocks; None if it is refused."""
         keys: list[bytes] = []
         extend_keys(keys, root_key(block_size=self.kv.block_size), tokens, self.kv.block_size)
-        granted = self.ask(admit=[Admit(req_id=name, num_tokens=len(tokens), digests=keys, **options)])
+        bounds = {"keep_free": options.pop("keep_free", 0)}
+        granted = self.ask(admit=[Admit(req_id=name, num_tokens=len(tokens), digests=keys, **options)], **bounds)
         return granted.admitted[0] if granted.admitted else None
 
     def take(self, name: str, tokens: list[int], **options: Any) -> list[int]:

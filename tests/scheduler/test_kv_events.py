@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from histories import History
+from histories import History, some_groups
 from play import Play, some
 
 from callboard.scheduler import EngineCoreOutputs
@@ -16,6 +16,7 @@ from callboard.scheduler.kv_events import (
     KVEventBatch,
     ReplayBuffer,
 )
+from callboard.scheduler.kv_groups import ONE_GROUP, KVGroup
 from callboard.scheduler.messages import Follow
 
 
@@ -116,6 +117,20 @@ def test_a_block_that_an_ended_request_filled_is_told_although_its_id_is_used_ag
     assert second.token_ids == some(16, start=700)
 
 
+def test_each_group_of_layers_tells_of_its_own_blocks():
+    play, old, new = Followed(blocks=6, kv_groups=(KVGroup(), KVGroup(window=20))), some(48), some(48, start=500)
+    play.add("a", old, max_tokens=1)
+    play.step()
+    assert play.news() == [
+        BlockStored(block_hashes=keys(old), parent_block_hash=None, token_ids=old, block_size=16, group=group)
+        for group in (0, 1)
+    ]
+    play.add("b", new, max_tokens=1)
+    play.step()
+    *removed, _, _ = play.news()
+    assert removed == [BlockRemoved(block_hashes=[key], group=group) for group in (0, 1) for key in reversed(keys(old))]
+
+
 def test_a_salt_is_not_told_and_an_adapter_is():
     play = Followed()
     play.add("a", some(16), cache_salt="secret", adapter="tuned", max_tokens=1)
@@ -192,10 +207,10 @@ def test_a_full_buffer_replays_the_newest(size: int):
 class FollowedHistory(History):
     """A random history from whose events a picture of the cache is made."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: int, groups: tuple[KVGroup, ...] = ONE_GROUP) -> None:
+        super().__init__(seed, groups)
         self.scheduler.follow(Follow(kv_events=True))
-        self.picture: set[bytes] = set()
+        self.picture: set[tuple[int, bytes]] = set()
         self.root = root_key(block_size=self.block_size)
 
     def _plan(self) -> None:
@@ -209,19 +224,21 @@ class FollowedHistory(History):
 
     def _see(self, event: KVEvent) -> None:
         if isinstance(event, BlockRemoved):
-            assert set(event.block_hashes) <= self.picture
-            self.picture -= set(event.block_hashes)
+            gone = {(event.group, key) for key in event.block_hashes}
+            assert gone <= self.picture
+            self.picture -= gone
         elif isinstance(event, BlockStored):
             told: list[bytes] = []
             extend_keys(told, event.parent_block_hash or self.root, event.token_ids, self.block_size)
             assert told == event.block_hashes
-            self.picture |= set(told)
+            self.picture |= {(event.group, key) for key in told}
 
 
-def test_in_any_history_keys_are_those_of_the_tokens_told_and_the_picture_is_the_cache():
+@pytest.mark.parametrize("grouped", [False, True])
+def test_in_any_history_keys_are_those_of_the_tokens_told_and_the_picture_is_the_cache(grouped: bool):
     stored = 0
     for seed in range(300):
-        history = FollowedHistory(seed)
+        history = FollowedHistory(seed, some_groups(seed) if grouped else ONE_GROUP)
         history.play()
         history.look()
         assert len(history.picture) == history.kv.statistics().num_cached_blocks, seed

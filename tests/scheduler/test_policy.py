@@ -7,7 +7,7 @@ from play import Play
 
 from callboard.scheduler import FCFSPolicy, Policy, PriorityPolicy, Request, SamplingParams
 from callboard.scheduler.errors import ConfigError
-from callboard.scheduler.policy import make_policy
+from callboard.scheduler.policy_guard import make_policy
 from callboard.scheduler.request import RequestState
 
 

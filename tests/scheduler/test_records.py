@@ -102,6 +102,7 @@ RECORDS: list[msgspec.Struct] = [
     messages.ResetPrefixCache(force=True),
     messages.Pause("keep"),
     messages.Resume(),
+    messages.SwapPolicy("priority"),
     StepDone(RESULT),
     RELEASE,
     PUBLISH,

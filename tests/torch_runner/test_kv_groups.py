@@ -7,8 +7,9 @@ from dense_reference import GEMMA3, greedy, random_weights
 from plan_maker import Device
 from test_model import blocks_for, text
 
+from callboard.runner import TorchRunner
 from callboard.runner.kv_layout import KVLayout, Place, group_layers, layout_of
-from callboard.runner.paged_kv import bytes_per_block
+from callboard.runner.paged_kv import PagedKV, bytes_per_block
 from callboard.scheduler.errors import BooksError
 from callboard.scheduler.kv_groups import ONE_GROUP, KVGroup
 
@@ -77,6 +78,20 @@ def test_a_block_is_as_large_as_a_group() -> None:
     assert bytes_per_block(GEMMA3, grouped, 16) == bytes_per_block(GEMMA3, whole, 16) // 4
 
 
+def test_memory_holds_as_many_blocks_as_fit_and_each_is_as_large_as_the_arrays_make_it() -> None:
+    layout = layout_of(GEMMA3.windows, GROUPS)
+    one = bytes_per_block(GEMMA3, layout, 4)
+    runner = TorchRunner(GEMMA3, lambda: WEIGHTS, max_model_len=64, block_size=4, kv_cache_memory=one * 10 + one // 2)
+    assert (runner.info.num_kv_blocks, runner.info.kv_groups) == (10, GROUPS)
+    cache = PagedKV(GEMMA3, layout, 10, 4)
+    assert sum(slots.nbytes for slots in cache.slots) == 11 * one  # the null block is extra
+
+
+def test_without_a_limit_each_group_of_each_row_has_room_for_a_text_of_full_length() -> None:
+    runner = TorchRunner(GEMMA3, lambda: WEIGHTS, max_model_len=64, block_size=4, max_num_running_reqs=3)
+    assert runner.info.num_kv_blocks == 3 * 16 * 4
+
+
 @pytest.mark.parametrize("chunks", [[30], [7, 7, 16], [1] * 30], ids=str)
 def test_tokens_over_four_tables_are_those_of_the_dense_reference(chunks: list[int]) -> None:
     run, prompt = device(), text(30)
@@ -120,9 +135,22 @@ def test_all_tables_grow_together() -> None:
     assert outputs == greedy(GEMMA3, WEIGHTS, prompt, 10)
 
 
-@pytest.mark.parametrize("more", [[], [[3], [5]], [[3], [5, 6], [7]]], ids=["none", "too few", "unequal"])
-def test_tables_of_unequal_length_are_refused(more: list[list[int]]) -> None:
+def test_each_table_may_grow_when_it_is_short() -> None:
+    run, prompt = device(), text(8)
+    run.admit("a", 0, prompt, [1, 2, 3], more=[[4], [5], [6]])
+    assert run.run(a=4) == {}
+    assert run.execute(run.step({0: []}, {0: [[7], [8], [9]]}, a=4))["a"] == greedy(GEMMA3, WEIGHTS, prompt, 1)[0]
+
+
+def test_a_step_beyond_the_shortest_table_is_refused() -> None:
     run = device()
-    run.admit("a", 0, text(4), [1], more=more)
-    with pytest.raises(BooksError, match=r"row 0 gets \[1.*\] blocks, 4 equal counts are needed"):
+    run.admit("a", 0, text(8), [1, 2], more=[[3, 4], [5], [7, 8]])
+    with pytest.raises(BooksError, match="no blocks for its tokens: row 0 up to token 8, 8 tokens and 1 blocks"):
+        run.run(a=8)
+
+
+def test_tables_of_another_number_of_groups_are_refused() -> None:
+    run = device()
+    run.admit("a", 0, text(4), [1], more=[[3], [5]])
+    with pytest.raises(BooksError, match="row 0 gets blocks for 3 groups of layers, 4 are there"):
         run.run(a=4)

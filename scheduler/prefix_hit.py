@@ -1,0 +1,80 @@
+"""The longest cached prefix that all groups of layers can go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from .block_pool import NULL_BLOCK, BlockPool
+from .kv_groups import GroupSizes
+
+
+class Hit(NamedTuple):
+    """A cached prefix.
+
+    Args:
+        num_blocks: its length.
+        found: for each group the blocks that are needed to go on from it, the prefix's last ones.
+    """
+
+    num_blocks: int
+    found: list[list[int]]
+
+    def blocks(self) -> Iterable[int]:
+        """The found blocks of all groups."""
+        return chain(*self.found)
+
+
+def find_hit(pool: BlockPool, sizes: GroupSizes, keys: Sequence[bytes], limit: int) -> Hit:
+    """Look a text up by the keys of its full blocks; at most ``limit`` of them are wanted."""
+    if sizes.one_whole:
+        return _find_whole(pool, keys[:limit])
+    hit = longest_hit(sizes, min(limit, len(keys)), lambda group, i: pool.find(keys[i], group) != NULL_BLOCK)
+    firsts = [hit - sizes.seen(group, hit) for group in range(len(sizes.windows))]
+    return Hit(hit, [[pool.find(key, group) for key in keys[first:hit]] for group, first in enumerate(firsts)])
+
+
+def _find_whole(pool: BlockPool, keys: Sequence[bytes]) -> Hit:
+    blocks: list[int] = []
+    for key in keys:
+        block = pool.find(key)
+        if block == NULL_BLOCK:
+            break
+        blocks.append(block)
+    return Hit(len(blocks), [blocks])
+
+
+def longest_hit(sizes: GroupSizes, limit: int, has: Callable[[int, int], bool]) -> int:
+    """Blocks of the longest prefix that every group can go on from.
+
+    A group without a window must have all its blocks, one with a window only those that the
+    next token sees. A group that can only go on from a shorter prefix shortens it for all, so
+    they are asked until they agree.
+
+    Args:
+        limit: most blocks of a prefix.
+        has: whether a group has block number i of the prefix.
+    """
+    windowed = [group for group, window in enumerate(sizes.windows) if window is not None]
+    hit = limit
+    for group, window in enumerate(sizes.windows):
+        if window is None:  # what holds for a prefix holds for a shorter one: these are asked once
+            hit = next((i for i in range(hit) if not has(group, i)), hit)
+    while True:
+        agreed = hit
+        for group in windowed:
+            hit = _own_hit(sizes, group, hit, has)
+        if hit == agreed:
+            return hit
+
+
+def _own_hit(sizes: GroupSizes, group: int, limit: int, has: Callable[[int, int], bool]) -> int:
+    """The longest prefix of at most ``limit`` blocks that a group with a window can go on from."""
+    end = limit
+    for i in range(limit - 1, -1, -1):
+        if end - i > sizes.seen(group, end):
+            break
+        if not has(group, i):
+            end = i
+    return end

@@ -1,0 +1,80 @@
+"""Scheduling policies on a running engine."""
+
+import anyio
+import pytest
+from test_engine import PROMPT, greedy, idle, make
+
+from callboard import ConfigError, Engine, EngineDeadError, InvalidRequestError, PolicyError
+from callboard.runner.toy_model import toy_tokens
+from callboard.scheduler import FCFSPolicy, RequestState
+
+
+class Failing(FCFSPolicy):
+    """Takes requests in, and breaks on whom to choose."""
+
+    def candidates(self, limit: int, now: float) -> list[RequestState]:
+        raise KeyError("lost")
+
+
+class Refusing(FCFSPolicy):
+    """Takes nobody whose id begins with an x."""
+
+    def add(self, state: RequestState) -> None:
+        if state.request_id.startswith("x"):
+            raise ValueError("no x")
+        super().add(state)
+
+
+async def order_of_admission(engine: Engine, swap: str) -> list[str]:
+    """One row and a closed gate: three wait when the policy changes."""
+    admitted: list[str] = []
+    engine.runner.gate.close()
+    events = engine.events()
+    streams = [
+        engine.generate([n, *PROMPT], greedy(), request_id=f"r{n}", priority=priority)
+        for n, priority in enumerate([5, 9, 3, 1])
+    ]
+    await anyio.wait_all_tasks_blocked()
+    await engine.swap_policy(swap)
+    engine.runner.gate.open()
+    for n, stream in enumerate(streams):
+        tokens = [t for output in [o async for o in stream] for t in output.outputs[0].token_ids]
+        assert tokens == toy_tokens([n, *PROMPT], 8, 100)
+    async for event in events:
+        admitted += [event.request_id] if event.kind == "SCHEDULED" else []
+        if len(admitted) == len(streams):
+            return admitted
+    raise AssertionError(admitted)
+
+
+@pytest.mark.parametrize("swap", ["priority", "fcfs"])
+async def test_a_policy_is_swapped_under_traffic_and_no_request_is_lost(swap: str):
+    async with make(max_num_running_reqs=1, policy="fcfs") as engine:
+        rest = ["r3", "r2", "r1"] if swap == "priority" else ["r1", "r2", "r3"]
+        assert await order_of_admission(engine, swap) == ["r0", *rest]
+        await idle(engine)
+
+
+async def test_a_swap_to_no_policy_is_refused_and_the_engine_goes_on():
+    async with make() as engine:
+        with pytest.raises(ConfigError, match="policy is 'sjf', known are"):
+            await engine.swap_policy("sjf")
+        with pytest.raises(ConfigError, match="an object with the methods of Policy"):
+            await engine.swap_policy(FCFSPolicy)
+        assert (await engine.complete(PROMPT, greedy())).finished
+
+
+async def test_a_policy_that_breaks_ends_the_engine_with_its_name_and_error():
+    async with make(policy=Failing()) as engine:
+        with pytest.raises(EngineDeadError) as caught:
+            await engine.complete(PROMPT, greedy())
+    assert isinstance(caught.value.__cause__, PolicyError)
+    assert "Failing.candidates failed: KeyError('lost')" in str(caught.value.__cause__)
+
+
+async def test_a_request_that_a_policy_refuses_ends_with_its_reason_and_the_others_go_on():
+    async with make(policy=Refusing()) as engine:
+        with pytest.raises(InvalidRequestError, match=r"Refusing.add failed: ValueError\('no x'\) \(request x\)"):
+            await engine.complete(PROMPT, greedy(), request_id="x")
+        assert (await engine.complete(PROMPT, greedy(), request_id="y")).outputs[0].finish_reason == "length"
+        await idle(engine)
