@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sampling_tables import changed, enter, generate, table
 
 from callboard.runner.bad_words import BadWords
-from callboard.runner.draws import Draws, kept
+from callboard.runner.draws import Draws, cut, in_mass
 from callboard.runner.sampler import sample
 from callboard.runner.token_counts import TokenCounts
 from callboard.scheduler import SamplingParams
@@ -161,9 +161,9 @@ def shares(given_logits: torch.Tensor, **params: Any) -> torch.Tensor:
     for row in range(len(given_logits)):
         enter(rows, row, SamplingParams(seed=0, **params), PROMPT)
     which, none = np.arange(len(given_logits)), np.zeros(len(given_logits), np.int64)
-    found = torch.zeros_like(given_logits)
-    for owners, ids, some in kept(Draws.of(given_logits.clone(), rows.sampling, which, none, which)):
-        found[owners] = some if ids is None else found[owners].scatter(1, ids, some)
+    ids, some, short = cut(Draws.of(given_logits.clone(), rows.sampling, which, none, which), VOCABULARY)
+    assert not short.any()
+    found = torch.zeros_like(given_logits).scatter(1, ids, some)
     return found / found.sum(-1, keepdim=True)
 
 
@@ -190,6 +190,16 @@ def test_top_p_keeps_what_transformers_keeps(mass: float):
     from transformers import TopPLogitsWarper
 
     assert_same_shares(shares(logits(50), top_p=mass), by_transformers(logits(50), TopPLogitsWarper(mass)))
+
+
+@pytest.mark.parametrize("mass", [0.01, 0.3, 0.9, 0.999])
+def test_a_token_is_known_to_be_kept_by_top_p_without_an_order(mass: float):
+    from transformers import TopPLogitsWarper
+
+    expected = by_transformers(logits(50), TopPLogitsWarper(mass)) > 0
+    for token in range(VOCABULARY):
+        found = in_mass(logits(50).softmax(-1), torch.full((50,), token), torch.full((50,), mass))
+        assert torch.equal(found, expected[:, token])
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.9, 1.0])
