@@ -29,8 +29,7 @@ class SampledLogprobs:
     def __init__(self, logits: torch.Tensor, rows: RowTables, sampled: IntArray) -> None:
         self._which = rows.sampling.asking(sampled, LOGPROBS)
         self._counts = rows.sampling.num_logprobs[sampled[self._which]]
-        # Indexing copies.
-        self._logits = logits[torch.from_numpy(self._which)] if len(self._which) else logits
+        self._logits = logits.index_select(0, torch.from_numpy(self._which)).float() if len(self._which) else logits
 
     def of(self, tokens: IntArray) -> dict[int, LogprobColumns]:
         """By sample, for those who ask; a place each."""
@@ -38,7 +37,9 @@ class SampledLogprobs:
         for count in np.unique(self._counts).tolist():
             (same,) = np.nonzero(self._counts == count)
             owners = self._which[same]
-            columns = logprobs_of(self._logits[torch.from_numpy(same)], tokens[owners], count)
+            all_alike = len(same) == len(self._which)
+            logits = self._logits if all_alike else self._logits.index_select(0, torch.from_numpy(same))
+            columns = logprobs_of(logits, tokens[owners], count)
             found |= {owner: columns.part(i, i + 1) for i, owner in enumerate(owners.tolist())}
         return found
 
@@ -85,12 +86,12 @@ def logprobs_of(logits: torch.Tensor, tokens: IntArray, count: int) -> LogprobCo
     logits = logits.float()
     own = torch.from_numpy(tokens).unsqueeze(1)
     value = logits.gather(1, own)
-    best, ids = torch.topk(logits, count, dim=-1)
-    values = torch.cat([value, best], 1) - logits.logsumexp(-1, keepdim=True)
+    ids = torch.cat([own, torch.topk(logits, count, dim=-1).indices], 1)
+    values = logits.log_softmax(-1).gather(1, ids)
     return LogprobColumns(
         width=1 + count,
-        token_ids=torch.cat([own, ids], 1).flatten().numpy(),
+        token_ids=ids.flatten().numpy(),
         # Rounding can make the likeliest a little more than certain; what has no probability stays a number.
         values=values.clamp_(torch.finfo(torch.float32).min, 0.0).flatten().numpy(),
-        ranks=((logits > value).sum(-1) + 1).numpy(),
+        ranks=np.count_nonzero(logits.numpy() > value.numpy(), axis=-1).astype(np.int64) + 1,
     )
