@@ -47,7 +47,10 @@ format: setup
 
 bench: setup
 	$(BIN)/python tests/bench/bench_channels.py
-	$(BIN)/python tests/bench/bench_scheduler.py
+	$(BIN)/python tests/bench/bench_step.py
+	$(BIN)/python tests/bench/bench_pipeline.py
+	$(BIN)/python tests/bench/bench_overlap.py
+	$(BIN)/python tests/bench/bench_day.py --requests 2000
 	$(BIN)/python tests/bench/bench_engine.py
 
 clean:

@@ -38,7 +38,11 @@ def _is_duration(value: object) -> bool:
 _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("model",), lambda value: isinstance(value, str | None), "text or None"),
     (("dtype", "device", "prefix_hash"), lambda value: isinstance(value, str), "text"),
-    (("enable_chunked_prefill", "enable_prefix_caching"), lambda value: isinstance(value, bool), "True or False"),
+    (
+        ("enable_chunked_prefill", "enable_prefix_caching", "priority_preemption", "freeze_gc"),
+        lambda value: isinstance(value, bool),
+        "True or False",
+    ),
     (("watermark",), _is_number, "a number"),
     (("stop_timeout",), _is_duration, "a number of seconds above 0"),
     (("speculative",), lambda value: isinstance(value, SpeculativeConfig | None), "a SpeculativeConfig or None"),
@@ -72,6 +76,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         long_prefill_token_threshold: most tokens of one request in a step that serves others; 0: no cap.
         prefill_schedule_interval: while somebody decodes, prompts are computed in every such step only;
             1: in each. Fewer long steps, later first tokens.
+        priority_preemption: under the priority policy, whether a more urgent request takes blocks and
+            slot of a running one (which keeps what is not needed), and the tokens of a step go by
+            priority; otherwise it waits.
+        max_backfill: requests that may run out of turn while the head of the queue finds no room.
         enable_chunked_prefill: whether a prompt may be split over steps.
         enable_prefix_caching: whether equal prefixes are computed once.
         prefix_hash: digest that names cached blocks: "sha256", "blake2b", or cut, as in "sha256-128".
@@ -83,6 +91,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
             further requests are refused. 0 refuses all, None none.
         num_threads: the runner's threads.
         stop_timeout: seconds that stopping gives the actors.
+        freeze_gc: whether the garbage collector passes over what was there when the engine started,
+            until it stops; it is the whole process's collector, so the default leaves it alone.
     """
 
     model: str | None = None
@@ -96,6 +106,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     max_num_scheduled_tokens: int = 2048
     long_prefill_token_threshold: int = 0
     prefill_schedule_interval: int = 1
+    priority_preemption: bool = False
+    max_backfill: int = 0
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     prefix_hash: str = "sha256"
@@ -107,6 +119,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     max_waiting_tokens: int | None = None
     num_threads: int | None = None
     stop_timeout: float = 5.0
+    freeze_gc: bool = False
     speculative: SpeculativeConfig | None = None
     encoder_cache_tokens: int | None = None
     max_num_encoder_tokens: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..actors import LoopPort
+from ..actors import LoopPort, LoopWatch
 from ..runner.runner import Runner
 from ..runner.runner_actor import RunnerActor
 from ..scheduler.errors import ConfigError, EngineOverloadedError, EnginePausedError, InvalidRequestError
@@ -45,6 +45,7 @@ class Parts:
         self.max_waiting_tokens = config.max_waiting_tokens
         self.board = Board(self._tell_abort)
         self.events = EventLog(self.port)
+        self.watch = LoopWatch(lambda: len(self.board) > 0)
         depth = config.steps_in_flight
         self.delivery = DeliveryActor(self.board, self.events, steps_in_flight=depth)
         self.runner = RunnerActor(runner, steps_in_flight=depth)
@@ -95,6 +96,7 @@ class Parts:
             self.kv,
             self.scheduler,
             self.intake,
+            self.watch,
             stop_timeout=config.stop_timeout,
             raise_on_exit=False,
         )

@@ -19,6 +19,7 @@ class RowTables:
         known: int64 [rows], how many of them are there.
         blocks: int64 [groups, rows, blocks], the block tables; 0 (the null block) behind their ends.
         num_blocks: int64 [groups, rows].
+        write_from: int64 [rows], keys and values of tokens before it are never written.
         prompt: int64 [rows], how many tokens are the prompt.
         sampling: how to sample, a table of its own.
 
@@ -44,6 +45,7 @@ class RowTables:
         self.known = np.zeros(rows, np.int64)
         self.blocks = np.zeros((groups, rows, -(-max_model_len // block_size)), np.int64)
         self.num_blocks = np.zeros((groups, rows), np.int64)
+        self.write_from = np.zeros(rows, np.int64)
         self.prompt = np.zeros(rows, np.int64)
         self.sampling = SamplingTable(
             rows=rows,
@@ -61,6 +63,7 @@ class RowTables:
         self.known[row] = count
         self.blocks[:, row] = 0  # what pads a shorter row beside a longer one is masked; this way it is also one block
         self.num_blocks[:, row] = 0
+        self.write_from[row] = new.write_from
         self.grow(row, new.block_ids, new.more_block_ids)
         self.prompt[row] = new.num_prompt_tokens
         self.sampling.fill(new)
@@ -75,6 +78,10 @@ class RowTables:
             first = int(self.num_blocks[group, row])
             self.blocks[group, row, first : first + len(blocks)] = blocks
             self.num_blocks[group, row] = first + len(blocks)
+
+    def replace(self, row: int, group: int, place: int, block: int) -> None:
+        """An equal block takes the place of one in a table."""
+        self.blocks[group, row, place] = block
 
     def append(self, rows: IntArray, token_ids: IntArray) -> None:
         """One more token of each of these rows is known."""

@@ -6,25 +6,13 @@ from collections.abc import Awaitable, Generator
 from typing import Any
 
 import anyio
-import msgspec
 
 from ..scheduler.errors import EngineDeadError, NotBuiltError
 from ..scheduler.kv_groups import ONE_GROUP, KVGroup
 from ..scheduler.plan import GrammarOutput, IntArray, ModelRunnerOutput, SchedulerOutput
+from .latency import Latency
 from .runner import RunnerInfo
 from .toy_model import ToyModel
-
-
-class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a step takes, in seconds: a fixed part, and parts for its tokens and requests."""
-
-    fixed: float = 0.0
-    per_token: float = 0.0
-    per_request: float = 0.0
-
-    def of(self, plan: SchedulerOutput) -> float:
-        """The time of one step."""
-        return self.fixed + self.per_token * plan.total_num_scheduled_tokens + self.per_request * len(plan.req_ids)
 
 
 class Gate:
@@ -90,6 +78,7 @@ class SimulatedRunner:
         self.gate = Gate()
         self.num_steps = 0  # executed so far
         self.busy_seconds = 0.0  # of simulated device time
+        self.idle_seconds = 0.0  # of simulated device time, between the end of a step and the next one's start
         self._model = ToyModel(
             vocab_size=vocab_size,
             num_kv_blocks=num_kv_blocks,
@@ -101,7 +90,7 @@ class SimulatedRunner:
         )
         self._latency = latency or Latency()
         self._faults = faults or {}
-        self._free_at = 0.0
+        self._free_at: float | None = None  # when the last step that it has ends; None before the first
         self._closed = False
 
     def submit(
@@ -122,7 +111,9 @@ class SimulatedRunner:
         """The device's turn: one step, after its latency."""
         took = self._latency.of(plan)
         # The device starts a step as soon as it has it and is free, whenever the host looks.
-        self._free_at = max(self._free_at, submitted) + took
+        starts = submitted if self._free_at is None else max(self._free_at, submitted)
+        self.idle_seconds += 0.0 if self._free_at is None else starts - self._free_at
+        self._free_at = starts + took
         self.busy_seconds += took
         await anyio.sleep_until(self._free_at)
         await self.gate.passed()

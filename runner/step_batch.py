@@ -54,5 +54,6 @@ class StepBatch:
         self.input_ids = torch.from_numpy(rows.tokens[owner, positions])
         self.positions = torch.from_numpy(positions)
         index = positions // size
-        self.blocks = [torch.from_numpy(blocks[owner, index]) for blocks in rows.blocks]
+        written = positions >= rows.write_from[owner]  # the others' go to the null block, which nobody reads
+        self.blocks = [torch.from_numpy(blocks[owner, index] * written) for blocks in rows.blocks]
         self.offsets = torch.from_numpy(positions % size)

@@ -55,8 +55,13 @@ class StepExecutor:
             self._rows.grow(row, block_ids, plan.grown_more.get(row, ()))
         for new in plan.scheduled_new_reqs:
             self._rows.fill(new)
-        if not plan.req_ids:
-            return ModelRunnerOutput(step=plan.step, token_ids=NO_INTS)
+        output = self._compute(plan) if plan.req_ids else ModelRunnerOutput(step=plan.step, token_ids=NO_INTS)
+        for row, changes in plan.replaced.items():
+            for group, place, block in changes:
+                self._rows.replace(row, group, place, block)
+        return output
+
+    def _compute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         batch = StepBatch(plan, self._rows)
         with torch.inference_mode():
             states = self.model.forward(batch, self._kv)

@@ -32,12 +32,31 @@ class BlockTable:
         """Blocks of one group without the null block."""
         return len(self.groups[group]) - self.passed[group]
 
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of all groups without the null block."""
+        return sum(map(len, self.groups)) - sum(self.passed)
+
+    @property
+    def length(self) -> int:
+        """Blocks that every group has a place for."""
+        return min(map(len, self.groups))
+
+    def cut(self, num_blocks: int) -> list[list[int]]:
+        """Take at least so many blocks, in all, from the tails of the tables; returns them by group."""
+        end = max(0, self.length - -(-num_blocks // len(self.groups)))
+        tails = [blocks[end:] for blocks in self.groups]
+        for blocks in self.groups:
+            del blocks[end:]
+        self.published = min(self.published, end)
+        return tails
+
     def missing(self, num_blocks: int) -> list[int]:
         """What each group lacks for ``num_blocks`` more than all of them have."""
         if len(self.groups) == 1:
             return [num_blocks]
         lengths = [len(blocks) for blocks in self.groups]
-        target = min(lengths) + num_blocks
+        target = self.length + num_blocks
         return [max(0, target - length) for length in lengths]
 
     def extend(self, new: list[list[int]]) -> None:

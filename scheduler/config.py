@@ -25,6 +25,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         long_prefill_token_threshold: most tokens of one request in a step that has
             others to serve; 0 is no cap.
         prefill_schedule_interval: while somebody decodes, prompts are computed in every such step only; 1: in each.
+        priority_preemption: under the priority policy, whether a more urgent request takes blocks and
+            slot of a running one, and the budget goes by priority; otherwise it waits for them.
+        max_backfill: requests that may run out of their turn while the head of the queue finds no
+            room. They give way to it, and take no token from it.
         watermark: share of the pool kept free when a request is admitted beside others.
         steps_in_flight: plans that may be under way at once; the channel's capacity.
         eos_token_ids: tokens that end a text.
@@ -43,6 +47,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     prefill_schedule_interval: int = 1
+    priority_preemption: bool = False
+    max_backfill: int = 0
     watermark: float = 0.0
     steps_in_flight: int = 1
     eos_token_ids: tuple[int, ...] = ()
@@ -62,6 +68,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             at_least(name, getattr(self, name), 1)
         if self.num_kv_blocks is not None:
             at_least("num_kv_blocks", self.num_kv_blocks, 1)
+        at_least("max_backfill", self.max_backfill, 0)
         at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         if not self.enable_chunked_prefill and self.long_prefill_token_threshold:
             raise ConfigError(

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from .kv_groups import GroupSizes
 from .messages import Grow
-from .plan import IntArray
+from .plan import NO_BOOLS, BoolArray, IntArray
 from .running_table import RunningTable
+
+
+class Head(NamedTuple):
+    """The first of the queue, as far as running requests must know of it.
+
+    Args:
+        num_tokens: that a step may have to compute of it.
+        priority: running requests with a greater number come after it.
+    """
+
+    num_tokens: int
+    priority: int
 
 
 class Draft:
@@ -26,33 +40,55 @@ class Draft:
         self.holds_prompts = holds_prompts
 
 
-def want_running(table: RunningTable, *, budget: int, cap: int, block_size: int, hold_prompts: bool = False) -> Draft:
+def want_running(
+    table: RunningTable,
+    *,
+    budget: int,
+    cap: int,
+    block_size: int,
+    hold_prompts: bool = False,
+    head: Head | None = None,
+) -> Draft:
     """Tokens that running requests lack, at most ``cap`` each (0: all), while the budget lasts.
 
+    Those that a waiting ``head`` of the queue comes before leave it the tokens that it may want.
     With ``hold_prompts`` only those that decode get any, if there are some.
     """
     rows = table.order
     target = table.known[rows] + table.promised[rows]
     missing = target - table.computed[rows]
-    hold_prompts = hold_prompts and bool((missing <= 1).any())
+    behind = _behind(table, head) if head else NO_BOOLS
+    if hold_prompts:
+        decodes = missing <= 1
+        hold_prompts = bool((decodes & ~behind if head else decodes).any())
     if hold_prompts:
         missing[missing > 1] = 0
     # The last permitted token needs no step of its own: nothing is planned past a known end.
     missing[target >= table.limit[rows]] = 0
     if cap:
         np.minimum(missing, cap, out=missing)
-    before = np.cumsum(missing) - missing
+    if head:
+        rows, missing = (np.concatenate([column[~behind], column[behind]]) for column in (rows, missing))
+        behind.sort()
+    before = np.cumsum(missing) - missing + (head.num_tokens * behind if head else 0)
     wanted = np.minimum(missing, np.maximum(budget - before, 0))
     rows, wanted = rows[wanted > 0], wanted[wanted > 0]
     need = -(-(table.computed[rows] + wanted) // block_size)
     return Draft(rows, wanted, need - table.blocks[rows], hold_prompts)
 
 
+def _behind(table: RunningTable, head: Head) -> BoolArray:
+    """Which running requests the head of the queue comes before."""
+    rows = table.order
+    return table.out_of_turn[rows] | (table.priority[rows] > head.priority)
+
+
 def blocks_wanted(table: RunningTable, draft: Draft) -> list[Grow]:
     """The requests that have no room left."""
     (short,) = np.nonzero(draft.short > 0)
-    ids = table.ids[draft.rows[short]].tolist()
-    return [Grow(req_id=req_id, num_blocks=n) for req_id, n in zip(ids, draft.short[short].tolist(), strict=True)]
+    rows = draft.rows[short]
+    columns = zip(table.ids[rows].tolist(), draft.short[short].tolist(), table.out_of_turn[rows].tolist(), strict=True)
+    return [Grow(req_id=req_id, num_blocks=n, takes=not out_of_turn) for req_id, n, out_of_turn in columns]
 
 
 def newly_passed(table: RunningTable, sizes: GroupSizes) -> dict[str, int]:

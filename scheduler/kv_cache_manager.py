@@ -10,8 +10,9 @@ from .block_table import BlockTable
 from .errors import BooksError, ConfigError
 from .fences import Fences
 from .kv_groups import ONE_GROUP, GroupSizes, KVGroup
+from .kv_holders import Holders
 from .messages import Admit, Admitted, Granted, Grow, Publish, Release, Reserve, Victim
-from .prefix_hit import Hit, find_hit
+from .prefix_hit import Hit, Start, find_hit
 from .statistics import KVCacheStatistics, KVGroupStatistics
 
 
@@ -24,9 +25,14 @@ class _Grants:
         self.grown: dict[str, list[int]] = {}
         self.grown_more: dict[str, list[list[int]]] = {}
         self.stalled: set[str] = set()
+        self.short = False  # a running request got no blocks, and it is its turn
+        self.holders = list(wants.holders)
+        self.displaced = list(wants.displaced)
         self.preempted: list[str] = []
         self.admitted: list[Admitted] = []
         self.refused = False
+        self.soon = False  # the first candidate finds room when steps under way have ended: nobody is to take it
+        self.num_out_of_turn = 0
 
 
 class KVCacheManager:
@@ -61,6 +67,7 @@ class KVCacheManager:
         self._pool = BlockPool(num_blocks, len(groups))
         self._fences = Fences(self._pool)
         self._tables: dict[str, BlockTable] = {}
+        self._holders = Holders(self._fences, whole=self._sizes.has_windows)
         self._returned = [0] * len(groups)
         self._queries = self._hits = self._again_queries = self._again_hits = 0
 
@@ -76,12 +83,14 @@ class KVCacheManager:
         grants = _Grants(wants)
         for grow in wants.grow:
             self._grow(grow, grants)
-        gone = set(grants.preempted)
-        for publish in wants.publish:
-            if publish.req_id not in gone:
-                self._publish(publish, self._tables[publish.req_id])
-        if not grants.preempted:
+        # Those who may have to give way in this step may not get to compute what they would publish.
+        shaky = {victim.req_id for victim in wants.displaced}
+        self._publish_all([publish for publish in wants.publish if publish.req_id not in shaky], grants)
+        # Whoever was admitted beside one that waits for blocks on their way might take them again.
+        if not (grants.preempted or grants.short):
             self._admit_all(wants, grants)
+        self._publish_all([publish for publish in wants.publish if publish.req_id in shaky], grants)
+        gone = set(grants.preempted)
         return Granted(
             grown={req_id: blocks for req_id, blocks in grants.grown.items() if req_id not in gone},
             grown_more={req_id: blocks for req_id, blocks in grants.grown_more.items() if req_id not in gone},
@@ -97,14 +106,12 @@ class KVCacheManager:
 
     def _release(self, release: Release) -> None:
         table = self._tables.pop(release.req_id, None)
-        if table is None:  # a preempted request that ended while it waited holds nothing
+        if table is None:
+            self._holders.drop(release.req_id)
             return
         self._publish(release, table)
-        self._give_back(table, release.fence)
-
-    def _give_back(self, table: BlockTable, fence: int) -> None:
         for blocks in table.held():
-            self._fences.give_back(blocks, fence)
+            self._fences.give_back(blocks, release.fence)
 
     def _pass_windows(self, table: BlockTable, num_tokens: int) -> None:
         """Free what windows have passed. Steps under way are past ``num_tokens``, so none of them reads it."""
@@ -120,7 +127,7 @@ class KVCacheManager:
             return
         table = self._tables[grow.req_id]
         missing = table.missing(grow.num_blocks)
-        if not self._make_room(grow.req_id, sum(missing), grants):
+        if not self._make_room(grow, sum(missing), grants):
             return
         new = [self._pool.take(count) for count in missing]
         table.extend(new)
@@ -128,22 +135,32 @@ class KVCacheManager:
         if more := new[1:]:
             grants.grown_more[grow.req_id] = more
 
-    def _make_room(self, req_id: str, need: int, grants: _Grants) -> bool:
-        """Preempt until there is room; no more than needed, counting what will be free soon."""
-        while self._pool.num_free < need:
-            soon = self._pool.num_free + self._fences.num_on_their_way() + grants.soon_passed
-            victim = None if soon >= need else next(grants.victims, None)
+    def _make_room(self, grow: Grow, need: int, grants: _Grants) -> bool:
+        """Take from holders, then preempt, until there is room; no more than needed, counting what is free soon."""
+        while (lack := need - self._pool.num_free) > 0:
+            lack -= self._fences.num_on_their_way() + grants.soon_passed
+            if lack > 0 and grow.takes and self._holders.give(grants.holders, lack):
+                continue
+            victim = next(grants.victims, None) if lack > 0 and grow.takes else None
             if victim is None:
-                grants.stalled.add(req_id)
+                grants.stalled.add(grow.req_id)
+                grants.short |= grow.takes
                 return False
             self._preempt(victim, grants)
-            if victim.req_id == req_id:
+            if victim.req_id == grow.req_id:
                 return False
         return True
 
     def _preempt(self, victim: Victim, grants: _Grants) -> None:
-        self._give_back(self._tables.pop(victim.req_id), victim.fence)
+        """Take a request's row; its blocks are kept, and the first to be given up."""
+        self._holders.keep(victim.req_id, self._tables.pop(victim.req_id), victim.fence)
+        grants.holders.insert(0, victim.req_id)
         grants.preempted.append(victim.req_id)
+
+    def _publish_all(self, publishes: list[Publish], grants: _Grants) -> None:
+        for publish in publishes:
+            if publish.req_id not in grants.preempted:
+                self._publish(publish, self._tables[publish.req_id])
 
     def _publish(self, full: Publish | Release, table: BlockTable) -> None:
         if not self.enable_prefix_caching:
@@ -161,50 +178,120 @@ class KVCacheManager:
 
     def _admit_all(self, wants: Reserve, grants: _Grants) -> None:
         budget = wants.token_budget
-        for admit in wants.admit:
-            hit = self._find(admit)
-            missing = admit.num_tokens - hit.num_blocks * self.block_size
-            chunk = min(missing, budget, wants.prefill_cap or missing)
-            if chunk < 1 or (chunk < missing and not wants.split_prompts):
+        for number, admit in enumerate(wants.admit):
+            if grants.refused and grants.num_out_of_turn == wants.backfill:
                 return
-            if not self._fits(admit, hit, wants, grants):
+            chunk = self._chunk(admit, self._start(admit), budget, wants)
+            if not chunk:
+                return
+            start = self._make_room_for(admit, wants, grants, takes=number == 0)
+            if start is None:
                 grants.refused = True
+                if grants.soon:
+                    return
+                continue
+            if not self._row_for(wants, grants, takes=number == 0):
+                return
+            chunk = self._chunk(admit, start, budget, wants)
+            if not chunk:
                 return
             budget -= chunk
-            self._admit(admit, hit, chunk, grants)
+            grants.num_out_of_turn += grants.refused
+            self._admit(admit, start, chunk, grants)
 
-    def _find(self, admit: Admit) -> Hit:
-        """The cached prefix; at least one token is left, so that there is a result."""
+    def _chunk(self, admit: Admit, start: Start, budget: int, wants: Reserve) -> int:
+        """How many tokens this step may compute; 0 if none, or less than a prompt that may not be split."""
+        missing = admit.num_tokens - start.num_tokens
+        chunk = min(missing, budget, wants.prefill_cap or missing)
+        return chunk if chunk == missing or wants.split_prompts else 0
+
+    def _start(self, admit: Admit) -> Start:
+        """Where a request can go on: behind what is kept for it, or behind what is cached of its text."""
+        own = self._holders.find(admit.req_id)
+        held = min(admit.num_held, own.length * self.block_size) if own else 0
         reads = self.enable_prefix_caching and admit.read_cache
-        most = (admit.num_tokens - 1) // self.block_size if reads else 0
-        return find_hit(self._pool, self._sizes, admit.digests, most)
+        # In a window the last token sees one token more than the one behind it: it must be computed with others.
+        most = (admit.num_tokens - self._sizes.has_windows) // self.block_size if reads else 0
+        hit = find_hit(self._pool, self._sizes, admit.digests, most)
+        if own and held >= hit.num_blocks * self.block_size:
+            return Start.behind(held, admit.num_tokens, own=own)
+        return Start.behind(hit.num_blocks * self.block_size, admit.num_tokens, hit=hit)
 
-    def _fits(self, admit: Admit, hit: Hit, wants: Reserve, grants: _Grants) -> bool:
-        need = sum(self._sizes.room(group, admit.num_tokens, hit.num_blocks) for group in self._groups)
+    def _make_room_for(self, admit: Admit, wants: Reserve, grants: _Grants, *, takes: bool) -> Start | None:
+        """A start for which there is room, or None; the first candidate (``takes``) may take it from others."""
+        while True:
+            start = self._start(admit)
+            keep_free = wants.keep_free if self._tables else 0
+            lack = self._need(admit, start) + keep_free - self._pool.num_free
+            if lack <= 0:
+                return start
+            lack -= self._fences.num_on_their_way()
+            grants.soon = takes and lack <= 0
+            if not takes or not 0 < lack <= self._could_give(admit, grants):
+                return None
+            if self._holders.give((req_id for req_id in grants.holders if req_id != admit.req_id), lack):
+                continue
+            if start.own is None and self._holders.give([admit.req_id], lack):
+                continue
+            if not grants.displaced:
+                return None
+            self._preempt(grants.displaced.pop(0), grants)
+
+    def _could_give(self, admit: Admit, grants: _Grants) -> int:
+        """Blocks that others would give to the first candidate: nobody is to lose some where that helps nobody."""
+        kept = self._holders.num_blocks_of(req_id for req_id in grants.holders if req_id != admit.req_id)
+        own = self._holders.num_blocks_of([admit.req_id])
+        return kept + own + sum(self._tables[victim.req_id].num_blocks for victim in grants.displaced)
+
+    def _row_for(self, wants: Reserve, grants: _Grants, *, takes: bool) -> bool:
+        """Whether there is a row; the first candidate may take one from a running request."""
+        if wants.num_rows + len(grants.preempted) > len(grants.admitted):
+            return True
+        if not takes or not grants.displaced:
+            return False
+        self._preempt(grants.displaced.pop(0), grants)
+        return True
+
+    def _need(self, admit: Admit, start: Start) -> int:
+        """Blocks that must be free."""
+        if start.own is not None:
+            return sum(self._missing(admit, start.own))
+        need = sum(self._sizes.room(group, admit.num_tokens, start.hit.num_blocks) for group in self._groups)
         # A hit that nobody holds leaves the free order too: it costs room as a new block does.
-        need -= sum(not self._pool.is_free(block) for block in hit.blocks())
-        alone = not self._tables and not grants.admitted
-        return need + (0 if alone else wants.keep_free) <= self._pool.num_free
+        return need - sum(not self._pool.is_free(block) for block in start.hit.blocks())
 
-    def _admit(self, admit: Admit, hit: Hit, chunk: int, grants: _Grants) -> None:
-        cached = hit.num_blocks * self.block_size
-        table = self._tables[admit.req_id] = self._new_table(admit, hit)
-        full = (cached + chunk) // self.block_size
+    def _missing(self, admit: Admit, table: BlockTable) -> list[int]:
+        """What a table that was kept lacks in each group."""
+        lengths = [self._sizes.length(group, admit.num_tokens, table.passed[group]) for group in self._groups]
+        return [max(0, length - table.num_held(group)) for group, length in enumerate(lengths)]
+
+    def _admit(self, admit: Admit, start: Start, chunk: int, grants: _Grants) -> None:
+        table = self._tables[admit.req_id] = self._kept_table(admit) if start.own else self._new_table(admit, start.hit)
+        full = (start.num_tokens + chunk) // self.block_size
         self._publish(Publish(req_id=admit.req_id, num_full_blocks=full), table)
-        self._count_lookup(admit, cached)
+        self._count_lookup(admit, start.num_tokens)
         first, *more = table.groups
         grants.admitted.append(
             Admitted(
                 req_id=admit.req_id,
                 block_ids=list(first),
                 more_block_ids=[list(blocks) for blocks in more],
-                num_cached_tokens=cached,
+                num_cached_tokens=start.num_tokens,
                 num_scheduled_tokens=chunk,
+                write_from=start.write_from,
+                out_of_turn=grants.refused,
             )
         )
 
+    def _kept_table(self, admit: Admit) -> BlockTable:
+        table = self._holders.take(admit.req_id)
+        table.extend([self._pool.take(count) for count in self._missing(admit, table)])
+        table.keys = list(admit.digests)
+        return table
+
     def _new_table(self, admit: Admit, hit: Hit) -> BlockTable:
         self._pool.share(hit.blocks())
+        self._holders.drop(admit.req_id)
         groups: list[list[int]] = []
         for group, found in enumerate(hit.found):
             new = self._sizes.room(group, admit.num_tokens, hit.num_blocks) - len(found)
@@ -241,6 +328,7 @@ class KVCacheManager:
             num_cached_blocks=self._pool.num_cached,
             num_fenced_blocks=self._fences.num_blocks,
             num_tables=len(self._tables),
+            num_kept_blocks=self._holders.num_blocks,
             prefix_queries=self._queries,
             prefix_hits=self._hits,
             preempted_queries=self._again_queries,
@@ -259,7 +347,8 @@ class KVCacheManager:
     def check(self) -> None:
         """Raise BooksError unless every block is held as often as tables and fences say."""
         holds = [0] * (self.num_blocks + 1)
-        in_tables = chain.from_iterable(table.held() for table in self._tables.values())
+        tables = chain(self._tables.values(), self._holders.tables())
+        in_tables = chain.from_iterable(table.held() for table in tables)
         for block in chain(*in_tables, *self._fences.waiting()):
             holds[block] += 1
         if holds[NULL_BLOCK]:

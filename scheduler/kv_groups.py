@@ -72,7 +72,11 @@ class GroupSizes:
         A group with a window gives blocks back on the way, so it needs no more than window and
         steps in flight take up.
         """
-        whole = -(-num_tokens // self._block_size) - (hit - self.seen(group, hit))
+        return self.length(group, num_tokens, passed=hit - self.seen(group, hit))
+
+    def length(self, group: int, num_tokens: int, passed: int) -> int:
+        """The same where a window has passed so many blocks at the table's head; they do not count."""
+        whole = -(-num_tokens // self._block_size) - passed
         most = self._most[group]
         return whole if most is None else min(whole, most)
 

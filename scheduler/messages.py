@@ -102,10 +102,14 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grow(msgspec.Struct, frozen=True, kw_only=True):
-    """A running request needs more blocks for its next tokens: so many more than every group has."""
+    """A running request needs more blocks for its next tokens: so many more than every group has.
+
+    ``takes`` is false for one that was admitted out of its turn: nobody gives way to it.
+    """
 
     req_id: str
     num_blocks: int
+    takes: bool = True
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +123,8 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True):
     """A waiting request wants a row; blocks for all its known tokens, or nothing.
 
     ``digests`` are the keys of its full blocks; ``read_cache`` is false where every token
-    must be computed; ``resumed`` requests are counted apart.
+    must be computed; ``resumed`` requests are counted apart. ``num_held`` tokens were computed
+    into the blocks that the cache may still keep for it.
     """
 
     req_id: str
@@ -127,6 +132,7 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True):
     digests: list[bytes]
     read_cache: bool = True
     resumed: bool = False
+    num_held: int = 0
 
 
 class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -135,7 +141,10 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ``completed`` is the last step whose result was applied: fences up to it are open.
     ``settled`` names requests whose windows have passed blocks, with their tokens computed by
     applied steps; ``soon_passed`` counts the blocks that windows pass when steps under way end.
-    The rest bounds admission: ``token_budget`` tokens are left in the step, a prompt gets at
+    ``victims`` give way to those who grow, first to last; ``holders`` have no row and give their
+    blocks before, also to the first candidate; to it ``displaced`` give way, by their blocks and
+    by their rows. Behind a first candidate without room up to ``backfill`` others are admitted.
+    The rest bounds admission: ``num_rows`` are idle, ``token_budget`` tokens are left in the step, a prompt gets at
     most ``prefill_cap`` of them (0: all) and is split where ``split_prompts`` allows it,
     ``keep_free`` blocks stay free unless the pool is idle. With ``report`` the answer tells
     which cached blocks came and went.
@@ -147,8 +156,12 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     soon_passed: int = 0
     grow: list[Grow] = []
     victims: list[Victim] = []
+    holders: list[str] = []
+    displaced: list[Victim] = []
     publish: list[Publish] = []
     admit: list[Admit] = []
+    num_rows: int = 1
+    backfill: int = 0
     token_budget: int = 0
     prefill_cap: int = 0
     split_prompts: bool = True
@@ -160,13 +173,18 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting request got its blocks; ``num_scheduled_tokens`` are computed in this step."""
+    """A waiting request got its blocks; ``num_scheduled_tokens`` are computed in this step.
+
+    ``out_of_turn``: the first candidate found no room, and this one uses what it cannot.
+    """
 
     req_id: str
     block_ids: BlockIds
     num_cached_tokens: int
     num_scheduled_tokens: int
     more_block_ids: list[BlockIds] = []
+    write_from: int = 0
+    out_of_turn: bool = False
 
 
 class Granted(msgspec.Struct, frozen=True, kw_only=True, tag=True):

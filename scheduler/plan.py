@@ -41,6 +41,8 @@ class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
         more_block_ids: the tables of further groups of layers. In a group with a window the null block (0)
             stands where the window has passed, and the table may end before the prompt does.
         num_computed_tokens: tokens whose keys and values are in those blocks already.
+        write_from: tokens before it stand in blocks that others read too: one of them that is computed
+            again, for its result, reads the keys and values that are there and writes none.
     """
 
     req_id: str
@@ -54,6 +56,7 @@ class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     resumed: bool = False
     more_block_ids: list[BlockIds] = []
+    write_from: int = 0
 
 
 class CachedRequestData(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +86,8 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     Other fields:
         grown: row -> block ids that join the end of its block table, before the step.
         grown_more: the same for each further group of layers; such a row is in ``grown`` too.
+        replaced: row -> (group of layers, place in its table, block): an equal block takes the place of
+            the row's own after this step.
         finished_req_ids, preempted_req_ids: left the runner since the plan before; sent once.
     """
 
@@ -96,6 +101,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     samples: BoolArray = NO_BOOLS
     grown: dict[int, BlockIds] = {}
     grown_more: dict[int, list[BlockIds]] = {}
+    replaced: dict[int, list[tuple[int, int, int]]] = {}
     scheduled_new_reqs: list[NewRequestData] = []
     finished_req_ids: set[str] = set()
     preempted_req_ids: set[str] = set()
@@ -107,7 +113,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """Whether the plan computes nothing and says nothing."""
-        return not (self.req_ids or self.finished_req_ids or self.preempted_req_ids)
+        return not (self.req_ids or self.finished_req_ids or self.preempted_req_ids or self.replaced)
 
     @property
     def num_scheduled_tokens(self) -> dict[str, int]:

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from .block_pool import NULL_BLOCK, BlockPool
+from .block_table import BlockTable
 from .kv_groups import GroupSizes
 
 
@@ -24,6 +25,32 @@ class Hit(NamedTuple):
     def blocks(self) -> Iterable[int]:
         """The found blocks of all groups."""
         return chain(*self.found)
+
+
+NO_HIT = Hit(0, [])
+
+
+class Start(NamedTuple):
+    """Where a request goes on.
+
+    Args:
+        num_tokens: computed already. At least one token is left, so that there is a result.
+        write_from: where that one is in a block which others may read, the first token that is written; else 0.
+        hit: the cached prefix it goes on from; or
+        own: the table that was kept for it.
+    """
+
+    num_tokens: int
+    write_from: int
+    hit: Hit = NO_HIT
+    own: BlockTable | None = None
+
+    @classmethod
+    def behind(cls, computed: int, num_tokens: int, *, hit: Hit = NO_HIT, own: BlockTable | None = None) -> Start:
+        """Behind ``computed`` of a request's ``num_tokens`` tokens, the last of which is computed in any case."""
+        if computed < num_tokens:
+            return cls(computed, 0, hit, own)
+        return cls(num_tokens - 1, num_tokens, hit, own)
 
 
 def find_hit(pool: BlockPool, sizes: GroupSizes, keys: Sequence[bytes], limit: int) -> Hit:

@@ -83,6 +83,7 @@ class RequestState:
 
     __slots__ = (
         "digests",
+        "num_held",
         "num_preemptions",
         "num_prompt_logprobs",
         "output_token_ids",
@@ -101,6 +102,7 @@ class RequestState:
         self.digests: list[bytes] = []
         self.prefill: PrefillStats | None = None  # from the first admission on
         self.num_preemptions = 0
+        self.num_held = 0  # tokens computed into blocks that the KV cache may keep for it while it waits
         self.num_prompt_logprobs = 0  # places of the prompt whose log-probabilities were passed on
         self.repetition: RepetitionWatch | None = None  # for a request that asks for it
 

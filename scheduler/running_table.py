@@ -35,6 +35,8 @@ class RunningTable:
         last_step: the last step that touches the row.
         epoch: number of the admission; IDLE for a free row.
         ignores_eos, watched (bool): end tokens do not end it; every token is looked at.
+        priority: of the request; smaller is more urgent.
+        out_of_turn (bool): admitted in the place of a request before it that found no room.
         stop_ids: [rows, STOP_IDS], tokens that end it; NO_TOKEN fills up.
         ids (object): the request ids.
         tokens: int32, [rows, max_model_len + 1], the known tokens.
@@ -54,6 +56,9 @@ class RunningTable:
         self.epoch = np.full(rows, IDLE, np.int64)
         self.ignores_eos = np.zeros(rows, np.bool_)
         self.watched = np.zeros(rows, np.bool_)
+        self.priority = np.zeros(rows, np.int64)
+        self.out_of_turn = np.zeros(rows, np.bool_)
+        self.num_out_of_turn = 0
         self.stop_ids = np.full((rows, STOP_IDS), NO_TOKEN, np.int64)
         self._num_stopping = 0  # rows with stop ids
         self.ids: Any = np.empty(rows, object)  # typed as Any: numpy has no array of str objects
@@ -67,8 +72,18 @@ class RunningTable:
         """Rows that are idle."""
         return len(self._free)
 
-    def admit(self, request_id: str, token_ids: list[int], num_prompt_tokens: int, limit: int) -> int:
-        """Give a request a row, at the end of the order; its columns start from nothing computed."""
+    def admit(
+        self,
+        request_id: str,
+        token_ids: list[int],
+        num_prompt_tokens: int,
+        limit: int,
+        *,
+        priority: int = 0,
+        place: int | None = None,
+        out_of_turn: bool = False,
+    ) -> int:
+        """Give a request a row, at a place in the order (None: its end); its columns start from nothing computed."""
         row = self._free.pop()
         self._epochs += 1
         self.epoch[row] = self._epochs
@@ -78,7 +93,10 @@ class RunningTable:
         self.prompt[row] = num_prompt_tokens
         self.limit[row] = limit
         self.promised[row] = self.computed[row] = self.blocks[row] = self.published[row] = self.last_step[row] = 0
-        self.order = np.append(self.order, row)
+        self.priority[row] = priority
+        self.out_of_turn[row] = out_of_turn
+        self.num_out_of_turn += out_of_turn
+        self.order = np.insert(self.order, len(self.order) if place is None else place, row)
         return row
 
     def stop_at(self, row: int, token_ids: Sequence[int]) -> None:
@@ -98,6 +116,8 @@ class RunningTable:
         """Take rows back."""
         self._num_stopping -= int((self.stop_ids[rows, 0] != NO_TOKEN).sum())
         self.stop_ids[rows] = NO_TOKEN
+        self.num_out_of_turn -= int(self.out_of_turn[rows].sum())
+        self.out_of_turn[rows] = False
         self.epoch[rows] = IDLE
         self.order = self.order[self.epoch[self.order] != IDLE]
         for row in rows:
@@ -123,6 +143,8 @@ class RunningTable:
         if len(set(order.tolist())) != len(order) or len(order) + len(self._free) != len(self.epoch):
             raise BooksError(f"{len(order)} rows in order, {len(self._free)} free, {len(self.epoch)} in all")
         target = self.known[order] + self.promised[order]
+        if (turned := int(self.out_of_turn.sum())) != self.num_out_of_turn:
+            raise BooksError(f"{turned} rows were admitted out of turn, {self.num_out_of_turn} were counted")
         stopping = int((self.stop_ids[:, 0] != NO_TOKEN).sum())
         if stopping != self._num_stopping or stopping > len(order):
             raise BooksError(f"{stopping} rows have stop ids, {self._num_stopping} were counted, {len(order)} run")

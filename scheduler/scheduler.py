@@ -9,8 +9,8 @@ before is known, and nothing here asks how many steps are under way.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ import numpy as np
 from . import stops
 from .block_keys import BlockKeys
 from .cadence import PrefillCadence
-from .config import SchedulerConfig, check_policy
-from .draft import Draft, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
+from .config import SchedulerConfig
+from .draft import Draft, Head, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
 from .errors import BooksError, ConfigError, InvalidRequestError
 from .kv_cache_manager import KVCacheManager
 from .kv_events import Described
@@ -42,13 +42,13 @@ from .messages import (
 from .pause import PauseState
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .policy import Policy
-from .policy_guard import hand_over, make_policy
 from .repetition import watch_repetition
 from .reports import Reports, described
 from .request import STATUS_OF_REASON, FinishReason, Request, RequestState, RequestStatus
 from .results import new_prompt_logprobs, waves_of_tokens
 from .running_table import RunningTable
 from .statistics import PrefillStats, SchedulerStatistics
+from .waiting import WaitingRoom
 
 NOTHING_GRANTED = Granted()
 
@@ -60,19 +60,18 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, stop_rules: Sequence[stops.StopRule] = ()) -> None:
         self.config = config
-        self.policy = make_policy(config.policy)
-        self.pause_state = PauseState.UNPAUSED
+        self._waiting = WaitingRoom(
+            config.policy, priority_preemption=config.priority_preemption, max_backfill=config.max_backfill
+        )
         self._rules = stops.checked_rules(stop_rules)
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
         self._keys = BlockKeys(config)
         self._cadence = PrefillCadence(config.prefill_schedule_interval)
         self._requests: dict[str, RequestState] = {}
-        self._preempted: dict[str, RequestState] = {}  # those in the queue that have run already
         self._sizes = config.group_sizes()
         self.reports = Reports(config.block_size, config.enable_prefix_caching)
         self._pool_blocks = config.num_kv_blocks
         self._free_blocks = config.num_kv_blocks or 0
-        self._refused = False  # the head of the queue found no room in the last step
         self._step = 0
         self._completed = 0  # the last step whose result was applied
         self._told = 0  # the last step of which the KV cache knows that it has ended
@@ -96,7 +95,7 @@ class Scheduler:
         state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
         state.digests = list(request.block_digests or ())
         self._keys.hash_known(state)
-        self.policy.add(state)  # first: a policy that raises has taken nothing in
+        self._waiting.add(state)  # first: a policy that raises has taken nothing in
         self._requests[request.request_id] = state
         self._num_prompt_tokens += len(request.prompt_token_ids)
         self._note("QUEUED", request.request_id, now)
@@ -121,8 +120,8 @@ class Scheduler:
 
     def set_pause_state(self, pause_state: PauseState) -> None:
         """Plan less, or all again, from the next step on."""
-        self.pause_state = pause_state
-        self._refused = False
+        self._waiting.pause_state = pause_state
+        self._waiting.refused = False
 
     def swap_policy(self, policy: str | Policy) -> None:
         """Go on under another policy; whoever waits goes on waiting there. Not between ``propose`` and ``commit``.
@@ -131,9 +130,7 @@ class Scheduler:
         """
         if self._draft is not None:
             raise BooksError("swap_policy came between propose and commit of a step")
-        check_policy(policy)
-        self.policy = hand_over(self.policy, make_policy(policy))
-        self._refused = False
+        self._waiting.swap(policy)
 
     def preempt_all(self, now: float = 0.0) -> None:
         """Take rows and blocks from all running requests, which go to the queue's head in their order.
@@ -145,9 +142,11 @@ class Scheduler:
             raise BooksError("preempt_all came between propose and commit of a step")
         table = self._table
         for row in table.order[::-1].tolist():
-            self._releases.append(Release(req_id=table.ids[row], fence=int(table.last_step[row])))
             self._preempt(self._requests[table.ids[row]], now)
-        self._refused = False
+        for state in self._waiting.preempted.values():
+            state.num_held = 0
+            self._releases.append(Release(req_id=state.request_id, fence=self._fence))
+        self._waiting.refused = False
 
     # --- one step
 
@@ -161,12 +160,14 @@ class Scheduler:
             cap=self._prefill_cap(),
             block_size=config.block_size,
             hold_prompts=not self._cadence.is_due,
+            head=self._head(now),
         )
         grow = blocks_wanted(self._table, draft)
         budget -= int(draft.num_tokens.sum())
         settled = newly_passed(self._table, self._sizes)
-        self._refused &= not settled  # blocks come back: the head of the queue is asked for again
-        publish, admit = self._newly_full(draft), [] if draft.holds_prompts else self._candidates(budget, now)
+        self._waiting.refused &= not settled  # blocks come back: the head of the queue is asked for again
+        publish = self._newly_full(draft)
+        admit, displaced = ([], []) if draft.holds_prompts else self._candidates(budget, now)
         if not (self._releases or settled or grow or publish or admit):
             return None
         return Reserve(
@@ -176,8 +177,12 @@ class Scheduler:
             soon_passed=soon_passed(self._table, self._sizes) if grow else 0,
             grow=grow,
             victims=self._victims(grow),
+            holders=self._waiting.holders(),
             publish=publish,
             admit=admit,
+            displaced=displaced,
+            num_rows=self._table.num_free,
+            backfill=config.max_backfill - self._table.num_out_of_turn,
             token_budget=budget,
             prefill_cap=self._prefill_cap(),
             split_prompts=config.enable_chunked_prefill,
@@ -190,7 +195,7 @@ class Scheduler:
         draft = self._take_draft()
         self._step += 1
         if granted is not NOTHING_GRANTED:
-            self._refused = granted.refused
+            self._waiting.refused = granted.refused
             self.take_answer(granted, now)
         grown = self._apply_growth(granted)
         rows, num_tokens = self._without_losers(draft, granted, now)
@@ -273,15 +278,33 @@ class Scheduler:
 
     def _prefill_cap(self) -> int:
         """Most tokens of one request; a request that is alone has no cap."""
-        return self.config.long_prefill_token_threshold if len(self._table.order) + len(self.policy) > 1 else 0
+        return self.config.long_prefill_token_threshold if len(self._table.order) + len(self._waiting) > 1 else 0
+
+    def _head(self, now: float) -> Head | None:
+        """The first of the queue, where running requests may have to leave it a part of the budget."""
+        by_priority = self._waiting.displaces
+        if not (by_priority or self._table.num_out_of_turn):
+            return None
+        return self._waiting.head(now, by_priority=by_priority)
 
     def _victims(self, grow: list[Grow]) -> list[Victim]:
         """Who gives way, first to last; only made when the free blocks may not suffice."""
         if sum(want.num_blocks for want in grow) * len(self.config.kv_groups) <= self._free_blocks:
             return []
-        running = [self._requests[req_id] for req_id in self._table.ids[self._table.order].tolist()]
+        return self._as_victims(self._running_last_first())
+
+    def _running_last_first(self) -> list[RequestState]:
+        """All that run, the first to give way first: those admitted out of their turn, then as the policy says."""
+        table = self._table
+        running = [self._requests[req_id] for req_id in table.ids[table.order].tolist()]
+        victims = self.policy.victims(running)
+        return (
+            sorted(victims, key=lambda state: not table.out_of_turn[state.row]) if table.num_out_of_turn else [*victims]
+        )
+
+    def _as_victims(self, states: Iterable[RequestState]) -> list[Victim]:
         last_step = self._table.last_step
-        return [Victim(req_id=s.request_id, fence=int(last_step[s.row])) for s in self.policy.victims(running)]
+        return [Victim(req_id=state.request_id, fence=int(last_step[state.row])) for state in states]
 
     def _newly_full(self, draft: Draft) -> list[Publish]:
         if not self.config.enable_prefix_caching:
@@ -308,19 +331,33 @@ class Scheduler:
 
     # --- what waiting requests want
 
-    def _candidates(self, budget: int, now: float) -> list[Admit]:
-        """Waiting requests in the policy's order, as many as rows and budget could take."""
-        most = min(self._table.num_free, budget)
-        if not most or not len(self.policy):
-            return []
-        # Behind a head that found no room nobody is asked for, until it is gone or blocks come back.
-        most = 1 if self._refused and not self.owes_release else most
-        if self.pause_state is PauseState.PAUSED_NEW:
-            begun = (state for state in self.policy if state.request_id in self._preempted)
-            states = list(islice(begun, min(most, len(self._preempted))))
+    def _candidates(self, budget: int, now: float) -> tuple[list[Admit], list[Victim]]:
+        """Waiting requests in the policy's order, as rows and budget could take them; who gives way to the first."""
+        rows = self._table.num_free
+        if not rows:
+            most = int(self._waiting.displaces or self._table.num_out_of_turn > 0)
         else:
-            states = self.policy.candidates(most, now)
-        return [self._ask_admission(state) for state in states if self._can_ever_fit(state, now)]
+            most = rows + self.config.max_backfill - self._table.num_out_of_turn
+        most = min(most, budget)
+        states = self._waiting.candidates(most, now, blocks_come_back=self.owes_release)
+        states = [state for state in states if self._can_ever_fit(state, now)]
+        if not states:
+            return [], []
+        tight = not rows or self._sizes.total_room(states[0].num_tokens) > self._free_blocks
+        displaced = self._displaced_by(states[0]) if tight else []
+        return [self._ask_admission(state) for state in states], displaced
+
+    def _displaced_by(self, head: RequestState) -> list[Victim]:
+        """Who gives blocks and rows to the head of the queue, first to last."""
+        if not (self._waiting.displaces or self._table.num_out_of_turn):
+            return []
+        out_of_turn = self._table.out_of_turn
+        urgent = self._waiting.displaces
+        return self._as_victims(
+            state
+            for state in self._running_last_first()
+            if out_of_turn[state.row] or (urgent and state.request.priority > head.request.priority)
+        )
 
     def _ask_admission(self, state: RequestState) -> Admit:
         return Admit(
@@ -329,6 +366,7 @@ class Scheduler:
             digests=state.digests,
             read_cache=state.request.sampling_params.reads_prefix_cache,
             resumed=state.num_preemptions > 0,
+            num_held=state.num_held,
         )
 
     def _can_ever_fit(self, state: RequestState, now: float) -> bool:
@@ -374,12 +412,19 @@ class Scheduler:
     def _admit(self, admitted: Admitted, now: float) -> NewRequestData:
         state = self._requests[admitted.req_id]
         resumed = state.status is RequestStatus.PREEMPTED
-        self.policy.remove(state)
-        self._preempted.pop(state.request_id, None)
+        self._waiting.admit(state)
         token_ids, params = state.token_ids(), state.request.sampling_params
         num_prompt = len(state.request.prompt_token_ids)
         limit = token_limit(state.request, self.config, self._sizes, self._pool_blocks)
-        row = state.row = self._table.admit(state.request_id, token_ids, num_prompt, limit)
+        row = state.row = self._table.admit(
+            state.request_id,
+            token_ids,
+            num_prompt,
+            limit,
+            priority=state.request.priority,
+            place=self._place(state),
+            out_of_turn=admitted.out_of_turn,
+        )
         state.status = RequestStatus.RUNNING
         self.reports.admitted(state, admitted)
         table = self._table
@@ -400,10 +445,18 @@ class Scheduler:
             block_ids=admitted.block_ids,
             more_block_ids=admitted.more_block_ids,
             num_computed_tokens=admitted.num_cached_tokens,
+            write_from=admitted.write_from,
             sampling_params=params,
             adapter=state.request.adapter,
             resumed=resumed,
         )
+
+    def _place(self, state: RequestState) -> int | None:
+        """The place of a request among those that run: the last, or the one that its priority gives."""
+        if not self._waiting.displaces:
+            return None
+        priorities = [self._requests[req_id].request.priority for req_id in self._table.ids[self._table.order].tolist()]
+        return bisect_right(priorities, state.request.priority)
 
     def _make_plan(
         self, rows: IntArray, num_tokens: IntArray, grown: Growth, fresh: list[NewRequestData]
@@ -489,9 +542,8 @@ class Scheduler:
     def _give_up(self, state: RequestState) -> None:
         """Take an ending request out of the queue, or give back what it holds as it runs."""
         if state.row < 0:
-            self.policy.remove(state)
-            self._preempted.pop(state.request_id, None)
-            self._refused = False
+            if self._waiting.end(state):
+                self._releases.append(Release(req_id=state.request_id, fence=self._fence))
             return
         row, table = state.row, self._table
         full = int(min(table.computed[row], table.known[row])) // self.config.block_size
@@ -507,18 +559,21 @@ class Scheduler:
             self.reports.ending[state.request_id] = state
 
     def _preempt(self, state: RequestState, now: float) -> None:
-        """Take a request's row; the KV cache has its blocks back already. Its tokens are kept."""
+        """Take a request's row. Its tokens are kept, and its blocks as long as nobody needs them."""
         self._fence = max(self._fence, int(self._table.last_step[state.row]))
         state.output_token_ids = self._table.outputs(state.row)
+        # What is computed of tokens that steps under way promise may be of others than come again.
+        state.num_held = int(min(self._table.computed[state.row], self._table.known[state.row]))
+        if state.request.sampling_params.prompt_logprobs is not None and not state.output_token_ids:
+            # Of what steps under way compute nothing will be told: that is computed again.
+            state.num_held = min(state.num_held, state.num_prompt_logprobs)
         self._table.drop([state.row])
         state.row = -1
         self._keys.hash_known(state)
-        state.status = RequestStatus.PREEMPTED
         state.num_preemptions += 1
         self._num_preemptions += 1
         self._preempted_ids.add(state.request_id)
-        self.policy.requeue(state)
-        self._preempted[state.request_id] = state
+        self._waiting.requeue(state)
         self._note("PREEMPTED", state.request_id, now)
 
     # --- accounts
@@ -534,6 +589,16 @@ class Scheduler:
         self._events.append(EngineCoreEvent(kind=kind, request_id=request_id, step=self._step, time=now))
 
     @property
+    def policy(self) -> Policy:
+        """The waiting requests, in their order."""
+        return self._waiting.policy
+
+    @property
+    def pause_state(self) -> PauseState:
+        """What is planned at present."""
+        return self._waiting.pause_state
+
+    @property
     def num_running(self) -> int:
         """Requests that hold a row."""
         return len(self._table.order)
@@ -541,7 +606,7 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Requests in the queue."""
-        return len(self.policy)
+        return len(self._waiting)
 
     @property
     def num_requests(self) -> int:
@@ -551,14 +616,12 @@ class Scheduler:
     @property
     def num_unfinished(self) -> int:
         """Requests with work to do: none while all is paused, those that have begun while new ones are to wait."""
-        if self.pause_state is PauseState.UNPAUSED:
-            return len(self._requests)
-        return 0 if self.pause_state is PauseState.PAUSED_ALL else self.num_running + len(self._preempted)
+        return self._waiting.num_to_do + (0 if self.pause_state is PauseState.PAUSED_ALL else self.num_running)
 
     @property
     def _may_admit_more(self) -> bool:
         """Whether somebody waits for whom there is a row and, as far as is known, room."""
-        return len(self.policy) > 0 and self._table.num_free > 0 and not self._refused
+        return len(self._waiting) > 0 and self._table.num_free > 0 and not self._waiting.refused
 
     @property
     def owes_release(self) -> bool:
@@ -583,8 +646,7 @@ class Scheduler:
         self._table.check()
         if self.num_running + self.num_waiting != len(self._requests):
             raise BooksError(f"{self.num_running} run, {self.num_waiting} wait, {len(self._requests)} are known")
-        if strangers := [name for name, state in self._preempted.items() if self._requests.get(name) is not state]:
-            raise BooksError(f"preempted requests are not known: {strangers}")
+        self._waiting.check(self._requests)
         for row in self._table.order.tolist():
             state = self._requests.get(self._table.ids[row])
             if state is None or state.row != row:

@@ -61,7 +61,8 @@ class KVCacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
     num_free_blocks: int  # held by nobody, cached ones included
     num_cached_blocks: int  # found by their key, held ones included
     num_fenced_blocks: int  # given up, but a step under way may touch them
-    num_tables: int  # requests that hold block tables
+    num_tables: int  # running requests, each with its block tables
+    num_kept_blocks: int  # kept for requests without a row, which give them up when others need them
     prefix_queries: int  # tokens looked up at admissions, preempted requests' not counted
     prefix_hits: int  # tokens of these that were found
     preempted_queries: int  # the same for requests that come back after a preemption

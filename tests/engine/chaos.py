@@ -53,7 +53,11 @@ class Life:
             enable_prefix_caching=r.random() < 0.7,
             long_prefill_token_threshold=r.choice([0, 0, 3]),
             steps_in_flight=r.randint(1, 3),
+            priority_preemption=r.random() < 0.3,
+            max_backfill=r.choice([0, 0, 1, 3]),
+            prefill_schedule_interval=r.choice([1, 1, 1, 3]),
         )
+        self.is_disturbed = r.random() < 0.4
         in_flight = config.steps_in_flight * config.max_num_scheduled_tokens
         self.sizes = GroupSizes(self.groups, self.block_size, in_flight)
         self.engine = Engine(config, runner=self.runner)
@@ -69,12 +73,31 @@ class Life:
         async with self.engine, anyio.create_task_group() as clients:
             for number in range(self.num_clients):
                 clients.start_soon(self._client, number)
+            if self.is_disturbed:
+                clients.start_soon(self._disturb)
             await self._until(lambda: self.num_done == self.num_clients, TURNS)
             self.runner.gate.open()
             await self._until(self._nothing_is_held, SETTLING)
             self.engine.check()
             stats = self.engine.stats()
             self.preemptions, self.hits = stats.num_preemptions, stats.prefix_hits
+
+    async def _disturb(self) -> None:
+        """An operator who pauses, empties the cache and changes the policy while requests run."""
+        r = self.random
+        while self.num_done < self.num_clients:
+            for _ in range(r.randint(1, 60)):
+                await checkpoint()
+            match r.randrange(3):
+                case 0:
+                    await self.engine.pause("keep")
+                    for _ in range(r.randint(0, 20)):
+                        await checkpoint()
+                    await self.engine.resume()
+                case 1:
+                    await self.engine.reset_prefix_cache(force=True)
+                case _:
+                    await self.engine.swap_policy(r.choice(["fcfs", "priority"]))
 
     async def _until(self, condition, turns: int) -> None:
         for turn in range(turns):

@@ -47,13 +47,19 @@ def places(tokens: list[int]) -> LogprobColumns:
     return LogprobColumns(width=1, token_ids=np.array(tokens), values=values, ranks=np.ones(len(tokens), np.int64))
 
 
+def pushed(state: StreamState, token: int) -> str | None:
+    """One token comes, as the board brings it."""
+    state.push(token, 0.0)
+    return state.search() if state.searches else None
+
+
 def play(tokenizer: Tokenizer, steps: list[tuple[list[int], bool]], params: SamplingParams) -> list[RequestOutput]:
     """Each step brings some tokens; behind some of them the reader comes."""
     state = StreamState("a", params, tokenizer, 0.0)
     outputs: list[RequestOutput] = []
     for tokens, reads in steps:
         state.add_logprobs(places(tokens))
-        stop = next((found for token in tokens if (found := state.push(token, 0.0))), None)
+        stop = next((found for token in tokens if (found := pushed(state, token))), None)
         if stop is not None:
             state.finish(Finished(reason=FinishReason.STOP, stop_reason=stop), 0.0)
             break

@@ -15,6 +15,7 @@ from callboard.runner import SimulatedRunner
 from callboard.runner.toy_model import toy_tokens
 from callboard.scheduler import (
     ModelRunnerOutput,
+    PauseState,
     Request,
     SamplingParams,
     Scheduler,
@@ -59,6 +60,9 @@ class History:
             eos_token_ids=self.eos,
             long_prefill_token_threshold=r.choice([0, 0, 3]),
             watermark=r.choice([0, 0, 0.2]),
+            priority_preemption=r.random() < 0.3,
+            max_backfill=r.choice([0, 0, 1, 3]),
+            prefill_schedule_interval=r.choice([1, 1, 1, 3]),
             num_kv_blocks=r.choice([None, self.blocks]),
             kv_groups=groups,
             **sizes,
@@ -76,9 +80,9 @@ class History:
         """Play to the end, then compare."""
         for _ in range(TICKS):
             self._tick()
-            if not self.to_come and not self.under_way and not self.scheduler.num_unfinished:
+            if not self.to_come and not self.under_way and not self.scheduler.num_requests:
                 break
-        assert not self.scheduler.num_unfinished, f"seed {self.seed}: no progress, {self.scheduler.statistics()}"
+        assert not self.scheduler.num_requests, f"seed {self.seed}: no progress, {self.scheduler.statistics()}"
         self._take_notices()
         self.scheduler.release(self.kv)
         self.kv.check()
@@ -89,13 +93,28 @@ class History:
         r = self.random
         if self.to_come and r.random() < 0.4:
             self._submit()
+        if r.random() < 0.2:
+            self.scheduler.set_pause_state(PauseState.UNPAUSED)
         if self.requests and r.random() < 0.03:
             self.scheduler.abort(r.choice(list(self.requests)))
+        if r.random() < 0.02:
+            self._disturb()
         if len(self.under_way) < self.depth and r.random() < 0.7:
             self._plan()
         elif self.under_way:
             self._apply(self.under_way.popleft())
         self.scheduler.check()
+
+    def _disturb(self) -> None:
+        """What an operator may do at any time."""
+        r = self.random
+        match r.randrange(3):
+            case 0:
+                self.scheduler.preempt_all()
+            case 1:
+                self.scheduler.swap_policy(r.choice(["fcfs", "priority"]))
+            case _:
+                self.scheduler.set_pause_state(r.choice(list(PauseState)))
 
     def _submit(self) -> None:
         r = self.random

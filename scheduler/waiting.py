@@ -1,0 +1,104 @@
+"""The requests that hold no row: in whose order they are asked for, and what some of them keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from .config import check_policy
+from .draft import Head
+from .errors import BooksError
+from .pause import PauseState
+from .policy import Policy, PriorityPolicy
+from .policy_guard import hand_over, make_policy
+from .request import RequestState, RequestStatus
+
+MOST_PATIENT = 2**62  # no request has so great a priority number
+
+
+class WaitingRoom:
+    """A policy's queue, and who of those in it has run already.
+
+    Args:
+        policy: a name, or an object with the methods of ``Policy``.
+        priority_preemption: whether under the priority policy urgent requests displace running ones.
+        max_backfill: requests behind a head without room that may be asked for in its place.
+    """
+
+    def __init__(self, policy: str | Policy, *, priority_preemption: bool, max_backfill: int) -> None:
+        self.policy = make_policy(policy)
+        self.pause_state = PauseState.UNPAUSED
+        self.refused = False  # the head of the queue found no room in the last step
+        self.preempted: dict[str, RequestState] = {}
+        self._priority_preemption, self._max_backfill = priority_preemption, max_backfill
+
+    def __len__(self) -> int:
+        return len(self.policy)
+
+    @property
+    def displaces(self) -> bool:
+        """Whether a more urgent request takes blocks and rows of running ones."""
+        return self._priority_preemption and isinstance(self.policy, PriorityPolicy)
+
+    def add(self, state: RequestState) -> None:
+        """Take in a new request."""
+        self.policy.add(state)
+
+    def requeue(self, state: RequestState) -> None:
+        """Take back a preempted request; of several the last admitted comes first."""
+        state.status = RequestStatus.PREEMPTED
+        self.policy.requeue(state)
+        self.preempted[state.request_id] = state
+
+    def admit(self, state: RequestState) -> None:
+        """Give up a request that has got a row."""
+        self.policy.remove(state)
+        self.preempted.pop(state.request_id, None)
+
+    def end(self, state: RequestState) -> bool:
+        """Give up a request that has ended; whether the KV cache may keep blocks for it."""
+        self.policy.remove(state)
+        self.refused = False
+        return self.preempted.pop(state.request_id, None) is not None
+
+    def swap(self, policy: str | Policy) -> None:
+        """Let another policy order those who wait. Raises ConfigError or PolicyError; then the old one stays."""
+        check_policy(policy)
+        self.policy = hand_over(self.policy, make_policy(policy))
+        self.refused = False
+
+    def candidates(self, most: int, now: float, *, blocks_come_back: bool) -> Sequence[RequestState]:
+        """Whom to ask for, in order. Behind a head without room only those who may use what it cannot."""
+        if self.refused and not blocks_come_back:
+            most = min(most, 1 + self._max_backfill)
+        if self.pause_state is PauseState.PAUSED_NEW:
+            begun = (state for state in self.policy if state.request_id in self.preempted)
+            return list(islice(begun, min(most, len(self.preempted))))
+        return self.policy.candidates(most, now) if most and len(self.policy) else ()
+
+    def head(self, now: float, *, by_priority: bool) -> Head | None:
+        """The first of the queue; without ``by_priority`` it comes before no running request by its priority."""
+        for state in self.policy.candidates(1, now) if len(self.policy) else ():
+            return Head(
+                max(state.num_tokens - state.num_held, 1), state.request.priority if by_priority else MOST_PATIENT
+            )
+        return None
+
+    def holders(self) -> list[str]:
+        """Those who may keep blocks, the last of the queue first."""
+        if not self.preempted:
+            return []
+        states = sorted(self.preempted.values(), key=lambda state: state.request.arrival_time)
+        return [state.request_id for state in self.policy.victims(states)]
+
+    @property
+    def num_to_do(self) -> int:
+        """Requests that are to be admitted in the present state of the pause."""
+        if self.pause_state is PauseState.UNPAUSED:
+            return len(self.policy)
+        return 0 if self.pause_state is PauseState.PAUSED_ALL else len(self.preempted)
+
+    def check(self, known: dict[str, RequestState]) -> None:
+        """Raise BooksError if somebody has run already whom the scheduler does not know."""
+        if strangers := [name for name, state in self.preempted.items() if known.get(name) is not state]:
+            raise BooksError(f"preempted requests are not known: {strangers}")

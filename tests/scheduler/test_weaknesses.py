@@ -1,0 +1,187 @@
+"""Where schedulers of this kind are known to be weak, with numbers.
+
+Each test asserts the better number; the one in the comment was measured on vLLM 0.32's
+scheduler in the same situation (block size 16).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from play import Play, ToyPlay, some
+
+from callboard.scheduler.errors import InvalidRequestError
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [2, 5])
+def test_w1_no_plan_is_made_past_a_known_end_at_any_depth(depth: int, count: int):
+    play = Play(steps_in_flight=depth)
+    play.add("a", 5, max_tokens=count)
+    assert len(play.until_done(depth)) == count  # 1 more at depth 3, 2 more at depth 4
+
+
+def test_w2_a_request_that_outgrows_the_pool_ends_by_length():
+    play = Play(blocks=3)
+    play.add("a", 40, max_tokens=50)
+    play.until_done()
+    assert (play.reason("a"), len(play.tokens["a"])) == ("length", 9)  # preempts itself and hangs at 49 tokens
+
+
+def test_w3_a_prompt_larger_than_the_pool_is_refused_and_the_next_one_runs():
+    play = Play(blocks=10)
+    with pytest.raises(InvalidRequestError, match="needs 13 KV blocks, limit is 10"):
+        play.add("large", 200)
+    play.add("small", 5)
+    assert play.step() == {"small": 5}  # neither is ever planned
+
+
+def _head_without_room(**settings: Any) -> Play:
+    """A runs and holds 6 of 10 blocks; B, the head of the queue, needs 6; C behind it needs 1."""
+    play = Play(blocks=10, **settings)
+    play.add("A", 81, max_tokens=4)
+    play.add("B", 81, max_tokens=4)
+    play.add("C", 10, max_tokens=8)
+    return play
+
+
+def test_w4_a_request_behind_a_head_without_room_uses_what_the_head_cannot():
+    play = _head_without_room(max_backfill=1)
+    assert play.step() == {"A": 81, "C": 10}  # {A: 81}: 4 blocks stay idle
+    assert play.steps(3) == [{"A": 1, "C": 1}] * 3
+    assert play.step() == {"C": 1, "B": 81}
+
+
+def test_w4_the_head_of_the_queue_is_not_a_step_later_for_it():
+    admitted = []
+    for backfill in (0, 1):
+        play = _head_without_room(max_backfill=backfill)
+        plans = play.until_done()
+        admitted.append([plan.step for plan in plans if any(new.req_id == "B" for new in plan.scheduled_new_reqs)])
+    assert admitted[0] == admitted[1]
+
+
+def test_w4_who_runs_out_of_turn_gives_its_blocks_and_its_slot_to_the_head():
+    play = Play(blocks=10, max_backfill=1, max_num_running_reqs=2)
+    play.add("A", 81, max_tokens=2)
+    play.add("B", 150, max_tokens=1)
+    play.add("C", 60, max_tokens=8)
+    assert play.steps(2) == [{"A": 81, "C": 60}, {"A": 1, "C": 1}]
+    assert play.step() == {"B": 150}
+    assert play.last_plan.preempted_req_ids == {"C"}
+    assert play.step() == {"C": 62}  # C kept nothing: B needed all ten blocks
+
+
+def test_w5_a_victim_gives_no_more_than_what_is_missing():
+    for caching in (False, True):
+        play = Play(blocks=10, caching=caching)
+        play.add("A", 80, max_tokens=2)
+        play.add("B", 80, max_tokens=4)
+        play.step()
+        assert play.step() == {"A": 1}
+        assert play.last_plan.preempted_req_ids == {"B"}
+        assert play.kv.statistics().num_kept_blocks == 4  # 0: all five are given up
+        assert play.step() == {"B": 17}  # 17 with prefix caching, 81 without
+
+
+def test_w5_the_tail_of_the_last_in_the_queue_is_taken_first():
+    play = Play(blocks=9, max_num_running_reqs=3)
+    for name in "ABC":
+        play.add(name, 48, max_tokens=40)
+    play.step()
+    play.step()
+    assert (play.last_plan.preempted_req_ids, play.waiting()) == ({"C"}, ["C"])
+    assert len(play.kv._holders.find("C").groups[0]) == 1  # A and B grew by one each
+    while play.waiting() == ["C"]:
+        play.step()
+    assert play.waiting() == ["B", "C"]
+    assert play.kv._holders.find("C") is None
+
+
+def test_w6_of_a_prompt_that_is_cached_as_a_whole_one_token_is_computed():
+    play = Play(caching=True)
+    for name in ("cold", "warm"):
+        play.add(name, some(48), max_tokens=1)
+        play.step()
+    assert play.last_plan.num_scheduled_tokens == {"warm": 1}  # 16: the whole last block
+    new = play.last_plan.scheduled_new_reqs[0]
+    assert (new.num_computed_tokens, new.write_from, len(new.block_ids)) == (47, 48, 3)
+
+
+def test_w6_the_token_that_is_computed_again_is_not_written_into_a_block_that_others_read():
+    play = ToyPlay(blocks=20, caching=True)
+    play.add("first", some(8), max_tokens=9)
+    play.step()
+    play.add("second", some(8), max_tokens=9)
+    plan = play.plan()
+    assert plan.num_scheduled_tokens == {"first": 1, "second": 1}
+    slots = play.runner._model._slots
+    shared = [plan.scheduled_new_reqs[0].block_ids[1] * 4 + 3]
+    slots[shared] += 1  # as if another kernel had rounded otherwise
+    before = slots[shared].copy()
+    play.runner.compute(plan)
+    assert (slots[shared] == before).all()
+
+
+def test_w7_urgent_work_takes_the_slot_of_running_work():
+    play = Play(policy="priority", priority_preemption=True, max_num_running_reqs=1)
+    play.add("slow", 20, priority=9)
+    play.step()
+    play.add("urgent", 10, priority=0, max_tokens=2)
+    assert play.steps(2) == [{"urgent": 10}, {"urgent": 1}]  # waits until the other has ended
+    assert play.step() == {"slow": 1}  # its blocks were kept
+
+
+def test_w7_urgent_work_takes_the_blocks_of_running_work_and_no_more_than_it_needs():
+    play = Play(policy="priority", priority_preemption=True, blocks=10)
+    play.add("slow", 100, priority=9)
+    play.add("slower", 30, priority=10)
+    play.step()
+    play.add("urgent", 40, priority=0)
+    assert play.step() == {"slow": 1, "urgent": 40}  # waits until there is room
+    assert play.last_plan.preempted_req_ids == {"slower"}
+    assert play.kv.statistics().num_kept_blocks == 0
+
+
+def test_w7_equals_do_not_displace_each_other():
+    play = Play(policy="priority", priority_preemption=True, max_num_running_reqs=1)
+    play.add("first", 20, priority=1, arrival_time=5.0)
+    play.step()
+    play.add("earlier", 20, priority=1, arrival_time=1.0)
+    assert play.steps(3) == [{"first": 1}] * 3
+
+
+def test_w7_the_budget_of_a_step_goes_by_priority():
+    play = Play(policy="priority", priority_preemption=True, max_num_scheduled_tokens=20)
+    play.add("slow", 60, priority=9)
+    assert play.step() == {"slow": 20}
+    play.add("urgent", 15, priority=0)
+    assert play.step() == {"slow": 5, "urgent": 15}  # {slow: 20}
+    play.add("middle", 25, priority=5)
+    assert play.step() == {"urgent": 1, "middle": 19}  # {slow: 20}
+    assert play.step() == {"urgent": 1, "middle": 6, "slow": 13}
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_w10_what_a_waiting_request_keeps_is_taken_when_running_ones_need_it(depth: int):
+    play = ToyPlay(blocks=12, policy="priority", priority_preemption=True, max_num_running_reqs=1)
+    play.add("slow", 30, priority=9, max_tokens=4)
+    play.step()
+    play.add("urgent", 36, priority=0, max_tokens=10)
+    play.until_done(depth)
+    play.assert_as_alone()
+    assert play.free_blocks() == 12
+
+
+def test_w10_a_forced_reset_takes_what_waiting_requests_keep():
+    play = Play(policy="priority", priority_preemption=True, max_num_running_reqs=1)
+    play.add("slow", 20, priority=9)
+    play.step()
+    play.add("urgent", 10, priority=0, max_tokens=2)
+    play.step()
+    assert play.kv.statistics().num_kept_blocks == 2
+    play.scheduler.preempt_all()
+    assert play.free_blocks() == 1_000
+    assert play.kv.reset_prefix_cache()
+    assert play.step() == {"urgent": 11}
