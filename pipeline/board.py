@@ -77,16 +77,7 @@ class Board:
     def deliver(self, outputs: EngineCoreOutputs, now: float) -> None:
         """Bring one step's tokens and ends to their streams; requests that have left are passed over."""
         streams = self._streams
-        for event in outputs.events:
-            if state := streams.get(event.request_id):
-                state.note(event)
-        for key, prefill in outputs.prefill.items():
-            if state := streams.get(key):
-                state.prefill = prefill
-                self.load.leave(key)
-        for key, end in outputs.finished.items():
-            if state := streams.get(key):
-                state.announce(end)
+        self._bring_news(outputs)
         stopped: list[str] = []
         for key, token in zip(outputs.req_ids, outputs.token_ids.tolist(), strict=True):
             if (state := streams.get(key)) is None:
@@ -98,6 +89,26 @@ class Board:
             self._end_elsewhere(key, end, now)
         if stopped:
             self._abort(stopped)
+
+    def _bring_news(self, outputs: EngineCoreOutputs) -> None:
+        """All that a stream must know before its tokens come."""
+        streams = self._streams
+        for event in outputs.events:
+            if state := streams.get(event.request_id):
+                state.note(event)
+        for key, columns in outputs.prompt_logprobs.items():
+            if state := streams.get(key):
+                state.add_prompt_logprobs(columns)
+        for key, columns in outputs.logprobs.items():
+            if state := streams.get(key):
+                state.add_logprobs(columns)
+        for key, prefill in outputs.prefill.items():
+            if state := streams.get(key):
+                state.prefill = prefill
+                self.load.leave(key)
+        for key, end in outputs.finished.items():
+            if state := streams.get(key):
+                state.announce(end)
 
     def abort(self, keys: Iterable[str], now: float) -> None:
         """End requests at once; unknown keys are ignored."""

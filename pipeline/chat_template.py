@@ -65,14 +65,13 @@ class ChatTemplate:
         """
         check_messages(messages)
         given = {**self._variables, **variables, "messages": messages, "tools": list(tools) if tools else None}
-        template = self._template("tool_use" if tools and "tool_use" in self.texts else "default")
+        name = "tool_use" if tools and "tool_use" in self.texts else "default"
+        template = self._template(name)
         given |= {"add_generation_prompt": add_generation_prompt, **self._helpers()}
         try:
             return self._run(template, given)
-        except InvalidRequestError:
-            raise
         except Exception as error:
-            raise InvalidRequestError(f"chat template: {error or type(error).__name__}") from error
+            raise InvalidRequestError(f"chat template {name!r}: {str(error) or type(error).__name__}") from error
 
     def _run(self, template: jinja2.Template, given: dict[str, Any]) -> str:
         """Render piece by piece, looking at the clock: a template may loop for as long as it likes."""
@@ -82,9 +81,9 @@ class ChatTemplate:
             parts.append(part)
             size += len(part)
             if size > MAX_TEXT:
-                raise InvalidRequestError(f"chat template: the prompt is longer than {MAX_TEXT} characters")
+                raise _RefusedError(f"the prompt is longer than {MAX_TEXT} characters")
             if time.monotonic() > deadline:
-                raise InvalidRequestError(f"chat template: not rendered after {self._time_limit} s")
+                raise _RefusedError(f"not rendered after {self._time_limit} s")
         return "".join(parts)
 
     def _template(self, name: str) -> jinja2.Template:
@@ -95,7 +94,7 @@ class ChatTemplate:
             try:
                 self._compiled[name] = self._environment.from_string(self.texts[name])
             except jinja2.TemplateError as error:
-                raise InvalidRequestError(f"chat template of the model, line {_line(error)}: {error}") from error
+                raise InvalidRequestError(f"chat template {name!r}, line {_line(error)}: {error}") from error
         return self._compiled[name]
 
     @cached_property
@@ -136,6 +135,10 @@ def _check_message(message: Any, where: str) -> None:
         raise InvalidRequestError(f"{where} has no content")
     if not isinstance(content, str | list | None):
         raise InvalidRequestError(f"{where} has content of type {type(content).__name__}, expected text or a list")
+
+
+class _RefusedError(Exception):
+    """Raised by a template, or by a limit of its rendering."""
 
 
 class _Box(ImmutableSandboxedEnvironment):
@@ -191,7 +194,7 @@ def _to_json(value: Any, indent: int | None = None, separators: Any = None, sort
 
 
 def _raise(message: str) -> None:
-    raise InvalidRequestError(f"chat template: {message}")
+    raise _RefusedError(message)
 
 
 def _line(error: jinja2.TemplateError) -> int | str:

@@ -88,6 +88,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         policy: "fcfs", "priority", or a ``Policy``.
         steps_in_flight: steps planned ahead of their results; 1 waits for each, 2 overlaps.
         max_waiting: unfinished requests beyond the running ones; more are refused.
+        max_logprobs: most log-probabilities that a request may ask for at each place; -1: the whole vocabulary.
         max_waiting_tokens: prompt tokens of requests without an output yet; once there are as many,
             further requests are refused. 0 refuses all, None none.
         num_threads: the runner's threads.
@@ -117,6 +118,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     policy: str | Policy = "fcfs"
     steps_in_flight: int = 2
     max_waiting: int = 100_000
+    max_logprobs: int = 20
     max_waiting_tokens: int | None = None
     num_threads: int | None = None
     stop_timeout: float = 5.0
@@ -132,6 +134,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     def __post_init__(self) -> None:
         self._check_types()
         at_least("max_waiting", self.max_waiting, 0)
+        at_least("max_logprobs", self.max_logprobs, -1)
         if self.max_waiting_tokens is not None:
             at_least("max_waiting_tokens", self.max_waiting_tokens, 0)
         for name in ("max_model_len", "max_num_running_reqs", "kv_cache_memory", "num_threads"):

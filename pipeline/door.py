@@ -10,18 +10,22 @@ from typing import Any
 import msgspec
 
 from ..scheduler.errors import InvalidRequestError, NotBuiltError
-from ..scheduler.params import OutputKind, SamplingParams, refuse_unbuilt
+from ..scheduler.params import OutputKind, SamplingParams
 from .board import MARK
 from .constraints import ConstraintCheck
 from .intake import Intake, Prompted
+from .param_limits import ParamLimits
 from .tokenizer import Tokenizer
 
 
 class Door:
     """Makes a ``Prompted`` of what a user passes. Raises InvalidRequestError by name: what, got, needed, whose."""
 
-    def __init__(self, intake: Intake, tokenizer: Tokenizer | None, constraints: ConstraintCheck) -> None:
-        self._intake, self._tokenizer, self._constraints = intake, tokenizer, constraints
+    def __init__(
+        self, intake: Intake, tokenizer: Tokenizer | None, limits: ParamLimits, constraints: ConstraintCheck
+    ) -> None:
+        self._intake, self._tokenizer = intake, tokenizer
+        self._limits, self._constraints = limits, constraints
         self._numbers = itertools.count()
 
     def make_id(self, in_use: Callable[[str], bool]) -> str:
@@ -80,14 +84,14 @@ class Door:
         if not isinstance(params, SamplingParams):
             kind = type(params).__name__
             raise InvalidRequestError(f"params is {kind}, needed is SamplingParams (request {request_id})")
-        refuse_unbuilt(params, request_id)
         self._constraints.refuse(params, request_id)
         if params.stop_strings and self._tokenizer is None:
             raise InvalidRequestError(f"stop strings need a tokenizer, the engine has none (request {request_id})")
         for stop in params.stop_strings:
             _check_text("stop", stop, "text", request_id)
-        for token in params.stop_token_ids or ():
-            self._intake.check_token("stop_token_ids", token, request_id)
+        for word in params.bad_words or ():
+            _check_text("bad_words", word, "text", request_id)
+        self._limits.check(params, request_id)
         return params
 
 

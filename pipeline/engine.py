@@ -25,7 +25,6 @@ from .garbage import Frozen
 from .outputs import EngineStats, RequestOutput
 from .parallel import ParallelState
 from .stream import RequestStream, StreamState
-from .text import TextBuilder
 from .tokenizer import Tokenizer
 from .trace import Trace
 from .wiring import Parts
@@ -316,7 +315,7 @@ class Engine:
         parts.refuse_paused(request_id)
         now, params = parts.port.time(), prompted.params
         parts.refuse_overload(request_id, params.n)
-        states = [StreamState(request_id, params, self._text_builder(params), now, index) for index in range(params.n)]
+        states = [StreamState(request_id, params, self.tokenizer, now, index) for index in range(params.n)]
         parts.board.add(states)
         # There is a place: each holder of one is on the board, or leaving it.
         keys = [state.key for state in states]
@@ -334,9 +333,6 @@ class Engine:
         except ActorStoppedError as error:
             self._running()
             raise EngineDeadError("the engine ended before it had answered") from error
-
-    def _text_builder(self, params: SamplingParams) -> TextBuilder | None:
-        return TextBuilder(self.tokenizer, params) if self.tokenizer else None
 
     def _running(self, *, dead_too: bool = False) -> Parts:
         if self._parts is None:

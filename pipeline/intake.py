@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import anyio
 import anyio.to_thread
 import msgspec
@@ -15,6 +17,7 @@ from ..scheduler.kv_groups import GroupSizes
 from ..scheduler.messages import Submit
 from ..scheduler.params import SamplingParams
 from ..scheduler.request import Request
+from .bad_words import with_token_ids
 from .board import Board
 from .parallel import child_params
 from .tokenizer import Tokenizer
@@ -40,7 +43,8 @@ class Prompted(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Characters or tokens."""
-        return len(self.text if self.text is not None else self.token_ids or ())
+        words = sum(map(len, self.params.bad_words or ()))
+        return len(self.text if self.text is not None else self.token_ids or ()) + words
 
 
 class Intake:
@@ -65,11 +69,12 @@ class Intake:
         token_ids = self._token_ids(prompted)
         self.check_prompt(token_ids, prompted.request_id)
         digests = self._keys(prompted, token_ids, self._hash) if self._hash else None
+        params = with_token_ids(prompted.params, self._tokenizer)
         return [
             Request(
                 request_id=key,
                 prompt_token_ids=token_ids,
-                sampling_params=child_params(prompted.params, index),
+                sampling_params=_seeded(child_params(params, index)),
                 priority=prompted.priority,
                 arrival_time=prompted.arrived,
                 cache_salt=prompted.cache_salt,
@@ -123,6 +128,13 @@ class Intake:
         )
         extend_keys(keys, root, token_ids, size, digest=digest)
         return keys
+
+
+def _seeded(params: SamplingParams) -> SamplingParams:
+    """With a seed in any case: choices outlive a preemption, and differ from request to request whatever their ids."""
+    if params.seed is not None or params.greedy:
+        return params
+    return msgspec.structs.replace(params, seed=secrets.randbits(63))
 
 
 class IntakeActor(Actor):

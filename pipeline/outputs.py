@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from ..scheduler.statistics import KVGroupStatistics, PrefillStats
@@ -71,23 +69,48 @@ def _between(start: float | None, end: float | None) -> float | None:
     return None if start is None or end is None else end - start
 
 
+class Logprob(msgspec.Struct, frozen=True):
+    """One token at one place: how likely it was there by the model's own distribution.
+
+    That is before temperature, penalties, masks and cuts. The logarithm is natural and finite;
+    ``rank`` 1 is the likeliest; ``decoded_token`` is the token's text by itself, with U+FFFD for
+    what is part of a character, None without a tokenizer.
+    """
+
+    logprob: float
+    rank: int
+    decoded_token: str | None = None
+
+
+# At one place, by token id: the token that stands there first, then the likeliest in order.
+PlaceLogprobs = dict[int, Logprob]
+
+
 class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
     """One completion of a prompt.
 
     ``text`` and ``token_ids`` are what is new, all so far, or all at the end, as the request's
-    ``output_kind`` says. ``stop_reason`` is the stop string or stop token that ended it.
+    ``output_kind`` says; ``logprobs`` has a place for each of these tokens, if they were asked for.
+    ``cumulative_logprob`` is the sum over all tokens so far. ``stop_reason`` is the stop string or
+    stop token that ended it.
     """
 
     index: int
     text: str
     token_ids: list[int]
-    logprobs: Any = None
+    logprobs: list[PlaceLogprobs] | None = None
+    cumulative_logprob: float | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request has given. ``prefill`` tells from the first token on how its prompt was come by."""
+    """What a request has given.
+
+    ``prompt_logprobs``, if they were asked for, have a place for each token of the prompt, None for
+    the first; they come with the first output, and with all others too unless the kind is "delta".
+    ``prefill`` tells from the first token on how the prompt was come by.
+    """
 
     request_id: str
     prompt_token_ids: list[int]
@@ -96,7 +119,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     num_cached_tokens: int
     usage: Usage
     timings: Timings
-    prompt_logprobs: Any = None
+    prompt_logprobs: list[PlaceLogprobs | None] | None = None
     prefill: PrefillStats | None = None
 
     @property

@@ -7,21 +7,25 @@ through the prefix cache, in the same step; without prefix caching each computes
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import TypeVar
 
 import msgspec
 
 from ..actors import Signal
 from ..scheduler.params import SamplingParams
-from .outputs import CompletionOutput, RequestOutput, Timings, Usage
+from .outputs import CompletionOutput, PlaceLogprobs, RequestOutput, Timings, Usage
 from .stream import StreamState
+
+T = TypeVar("T")
 
 
 def child_params(params: SamplingParams, index: int) -> SamplingParams:
-    """The parameters of one completion."""
+    """The parameters of one completion; the first computes what is wanted of the prompt."""
     if params.n == 1:
         return params
     seed = None if params.seed is None else child_seed(params.seed, index)
-    return msgspec.structs.replace(params, n=1, seed=seed)
+    prompt_logprobs = params.prompt_logprobs if index == 0 else None
+    return msgspec.structs.replace(params, n=1, seed=seed, prompt_logprobs=prompt_logprobs)
 
 
 def child_seed(seed: int, index: int) -> int:
@@ -39,7 +43,8 @@ class ParallelState:
     """The completions of one request as their one reader sees them.
 
     An output of kind "delta" holds those completions that have news, one of kind "cumulative"
-    or "final" all of them. The request has ended when all of them have; if one fails, all do.
+    or "final" all of them; log-probabilities of the prompt come with the first one's. The request
+    has ended when all of them have; if one fails, all do.
     """
 
     def __init__(self, states: list[StreamState]) -> None:
@@ -49,6 +54,7 @@ class ParallelState:
             state.news = self.news
         self._kind = states[0].params.output_kind
         self._latest = [CompletionOutput(index=state.index, text="", token_ids=[]) for state in states]
+        self._prompt_logprobs: list[PlaceLogprobs | None] | None = None  # the first completion's
         self._closed = False
 
     @property
@@ -86,9 +92,13 @@ class ParallelState:
 
     def _take_each(self) -> list[CompletionOutput]:
         fresh: list[CompletionOutput] = []
+        if self._kind == "delta":
+            self._prompt_logprobs = None
         for state in self.states:
             if (state.error is None or state.has_unread) and (output := state.take()):
                 fresh += output.outputs
+                if state is self.states[0]:
+                    self._prompt_logprobs = output.prompt_logprobs
         for completion in fresh:
             self._latest[completion.index] = completion
         return fresh
@@ -108,6 +118,7 @@ class ParallelState:
                 cached_tokens=first.num_cached_tokens,
             ),
             timings=self._timings(),
+            prompt_logprobs=_copy_list(self._prompt_logprobs),
             prefill=first.prefill,
         )
 
@@ -128,4 +139,10 @@ class ParallelState:
 
 def _copy(completion: CompletionOutput) -> CompletionOutput:
     """The reader may write to what it gets."""
-    return msgspec.structs.replace(completion, token_ids=list(completion.token_ids))
+    return msgspec.structs.replace(
+        completion, token_ids=list(completion.token_ids), logprobs=_copy_list(completion.logprobs)
+    )
+
+
+def _copy_list(values: list[T] | None) -> list[T] | None:
+    return None if values is None else list(values)

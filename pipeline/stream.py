@@ -12,22 +12,31 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from ..actors import LoopPort, Signal
+from ..scheduler.logprobs import LogprobColumns
 from ..scheduler.messages import EngineCoreEvent, Finished
 from ..scheduler.params import SamplingParams
 from ..scheduler.request import FinishReason
 from ..scheduler.statistics import PrefillStats
-from .outputs import CompletionOutput, RequestOutput, Timings, Usage
+from .logprob_places import LogprobPlaces
+from .outputs import CompletionOutput, PlaceLogprobs, RequestOutput, Timings, Usage
 from .text import TextBuilder
+from .tokenizer import Tokenizer
 
 
 class StreamState:
-    """One request as its reader sees it: what came, what was taken, how it ended."""
+    """One request as its reader sees it: what came, what was taken, how it ended.
+
+    Args:
+        tokenizer: None: token ids only, without text.
+        arrived: when the request came.
+        index: among the completions of its request.
+    """
 
     def __init__(
-        self, request_id: str, params: SamplingParams, text: TextBuilder | None, arrived: float, index: int = 0
+        self, request_id: str, params: SamplingParams, tokenizer: Tokenizer | None, arrived: float, index: int = 0
     ) -> None:
         self.request_id = request_id
-        self.index = index  # among the completions of its request
+        self.index = index
         self.key = request_id  # its name inside the engine; the board may choose another
         self.params = params
         self.prompt_token_ids: list[int] = []  # handed to the reader, who may write to it
@@ -36,9 +45,16 @@ class StreamState:
         self.end: Finished | None = None
         self.error: BaseException | None = None
         self.news = Signal()
-        self.searches = text is not None and text.searches  # stop strings, so its tokens become text as they come
+        self._text = TextBuilder(tokenizer, params) if tokenizer else None
+        self._logprobs = LogprobPlaces(tokenizer)
+        self._prompt_logprobs = LogprobPlaces(tokenizer)
+        # Kept for the output kinds that give all so far.
+        self._whole_logprobs: list[PlaceLogprobs] = []
+        self._whole_prompt: list[PlaceLogprobs | None] = []
+        self._prompt_told = False
+        # Stop strings: its tokens become text as they come.
+        self.searches = self._text is not None and self._text.searches
         self._wakes = params.output_kind != "final"  # whether a token is news for its reader
-        self._text = text
         self._tokens: list[int] = []
         self._num_taken = 0  # tokens in outputs already given
         self._num_fed = 0  # tokens turned into text
@@ -112,6 +128,14 @@ class StreamState:
         """Look for stop strings in the text of what came since; returns the one that is completed, if any."""
         return self._feed_text()
 
+    def add_logprobs(self, columns: LogprobColumns) -> None:
+        """Log-probabilities of the tokens that come next; of tokens that never come they are not shown."""
+        self._logprobs.add(columns)
+
+    def add_prompt_logprobs(self, columns: LogprobColumns) -> None:
+        """The next log-probabilities of the prompt."""
+        self._prompt_logprobs.add(columns)
+
     def announce(self, end: Finished) -> None:
         """Say how the request is about to end, before its last tokens: the text of a stop token is not shown."""
         by_token = end.reason is FinishReason.STOP and not isinstance(end.stop_reason, str)
@@ -159,22 +183,46 @@ class StreamState:
                 prompt_tokens=self.num_prompt_tokens, completion_tokens=len(self._tokens), cached_tokens=cached
             ),
             timings=self.timings,
+            prompt_logprobs=self._take_prompt_logprobs(self.params.output_kind != "delta"),
             prefill=prefill,
         )
 
     def _completion(self) -> CompletionOutput:
         finished = self._closed = self.end is not None
+        whole = self.params.output_kind != "delta"
         new_text = self._take_text(finished) if self._text is not None else ""
         new_tokens = self._tokens[self._num_taken :]
+        logprobs = self._take_logprobs(len(new_tokens), whole)
         self._num_taken = len(self._tokens)
-        whole = self.params.output_kind != "delta"
         return CompletionOutput(
             index=self.index,
             text=self._text.text if whole and self._text else new_text,
             token_ids=list(self._tokens) if whole else new_tokens,
+            logprobs=logprobs,
+            cumulative_logprob=None if logprobs is None else self._logprobs.total,
             finish_reason=self.end.reason.value if self.end else None,
             stop_reason=self.end.stop_reason if self.end else None,
         )
+
+    def _take_logprobs(self, count: int, whole: bool) -> list[PlaceLogprobs] | None:
+        if self.params.logprobs is None:
+            return None
+        new = self._logprobs.take(count)
+        if not whole:
+            return new
+        self._whole_logprobs += new
+        return list(self._whole_logprobs)
+
+    def _take_prompt_logprobs(self, whole: bool) -> list[PlaceLogprobs | None] | None:
+        """With the first output, and where all so far is given with each; what was computed, if it ended before."""
+        if self.params.prompt_logprobs is None or (self._prompt_told and not whole):
+            return None
+        if self._prompt_told:
+            return list(self._whole_prompt)
+        self._prompt_told = True
+        places = [None, *self._prompt_logprobs.take(self.num_prompt_tokens)]
+        self._whole_prompt = list(places) if whole else []
+        return places
 
     # --- text
 

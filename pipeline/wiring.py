@@ -23,6 +23,7 @@ from .delivery import DeliveryActor
 from .door import Door
 from .event_log import EventLog
 from .intake import Intake, IntakeActor
+from .param_limits import ParamLimits
 from .pipeline import Pipeline
 from .tokenizer import Tokenizer
 
@@ -90,7 +91,10 @@ class Parts:
             sizes=settings.group_sizes(),
             prefix_hash=config.prefix_hash if keyed else None,
         )
-        self.door = Door(intake, tokenizer, ConstraintCheck(info, tokenizer))
+        limits = ParamLimits(
+            info, type(runner).__name__, max_logprobs=config.max_logprobs, has_tokenizer=tokenizer is not None
+        )
+        self.door = Door(intake, tokenizer, limits, ConstraintCheck(info, tokenizer))
         self.intake = IntakeActor(intake, self.board, submits=self.scheduler.submits, max_waiting=self.max_unfinished)
         # Started from the end of the data's way to its beginning: nobody sends to an actor that does not run.
         self.pipeline = Pipeline(

@@ -56,7 +56,7 @@ class Decoder:
         """Compute the batch's tokens and store their keys and values.
 
         Returns:
-            the logits of ``batch.last_tokens``, [samples, vocab_size].
+            the residual stream behind the last layer, [tokens, hidden]; ``logits`` takes rows of it.
         """
         attention = Attention(self.config, kv, batch, self._workspace)
         rotations = {window: table[batch.positions] for window, table in self._rotations.items()}
@@ -65,7 +65,11 @@ class Decoder:
             x *= self._embed_scale
         for i, layer in enumerate(self._layers):
             x = layer.forward(i, x, rotations[self._windows[i]], attention)
-        return self._head(self._norm(x[batch.last_tokens]))
+        return x
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """What follows some tokens: [tokens, vocab_size], a tensor that nobody else uses."""
+        return self._head(self._norm(states))
 
 
 class _Layer:

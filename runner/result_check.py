@@ -12,9 +12,10 @@ def check_result(plan: SchedulerOutput, output: ModelRunnerOutput, vocab_size: i
     """Raise RunnerError for a result that does not belong to the plan, or holds tokens that do not exist."""
     if output.step != plan.step:
         raise RunnerError(f"the runner gave the result of step {output.step} for step {plan.step}")
-    for name in ("draft_token_ids", "logprobs", "prompt_logprobs", "failed_block_ids"):
+    for name in ("draft_token_ids", "failed_block_ids"):
         if getattr(output, name):
             raise NotBuiltError(f"the runner gave {name} in step {plan.step}, which is not supported yet")
+    _check_logprobs(plan, output)
     wanted = int(plan.samples.sum())
     token_ids = output.token_ids
     if token_ids is None:
@@ -33,3 +34,16 @@ def check_result(plan: SchedulerOutput, output: ModelRunnerOutput, vocab_size: i
             f"the runner gave tokens from {token_ids.min()} to {token_ids.max()} in step {plan.step}, "
             f"limits are 0 and {vocab_size - 1}"
         )
+
+
+def _check_logprobs(plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
+    for name, given in (("logprobs", output.logprobs), ("prompt_logprobs", output.prompt_logprobs)):
+        if unknown := set(given).difference(plan.req_ids):
+            raise RunnerError(f"the runner gave {name} for {sorted(unknown)} in step {plan.step}, not in the plan")
+    for req_id, columns in output.logprobs.items():
+        tokens = 1 if output.token_ids is not None else len((output.sampled_token_ids or {}).get(req_id, ()))
+        if len(columns) != tokens:
+            raise RunnerError(
+                f"the runner gave {len(columns)} places of logprobs in step {plan.step}, "
+                f"{tokens} tokens were sampled (request {req_id})"
+            )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
 
 import numpy as np
 
 from ..scheduler.errors import BooksError
-from ..scheduler.params import SamplingParams
 from ..scheduler.plan import BlockIds, BoolArray, IntArray, NewRequestData
+from .sampling_table import SamplingTable
 
 
 class RowTables:
@@ -21,15 +20,12 @@ class RowTables:
         blocks: int64 [groups, rows, blocks], the block tables; 0 (the null block) behind their ends.
         num_blocks: int64 [groups, rows].
         write_from: int64 [rows], keys and values of tokens before it are never written.
-        temperature, top_p: float32 [rows]; top_k: int64 [rows], 0 keeps all.
-        seed: uint64 [rows], the key of the row's random numbers.
-        min_tokens: int64 [rows]; end_ids: for each row the tokens that may not come before.
+        prompt: int64 [rows], how many tokens are the prompt.
+        sampling: how to sample, a table of its own.
 
     Args:
         groups: of layers, each with block tables of its own.
-        vocab_size: token ids that may be sampled are below it.
-        random_base: makes requests without a seed differ from run to run, and not from a
-            preemption to the next.
+        vocab_size, width, eos_token_ids, random_base: see ``SamplingTable``.
     """
 
     def __init__(
@@ -42,6 +38,7 @@ class RowTables:
         eos_token_ids: tuple[int, ...],
         random_base: int,
         groups: int = 1,
+        width: int | None = None,
     ) -> None:
         self.block_size = block_size
         self.tokens = np.zeros((rows, max_model_len + 1), np.int64)
@@ -49,15 +46,15 @@ class RowTables:
         self.blocks = np.zeros((groups, rows, -(-max_model_len // block_size)), np.int64)
         self.num_blocks = np.zeros((groups, rows), np.int64)
         self.write_from = np.zeros(rows, np.int64)
-        self.temperature = np.zeros(rows, np.float32)
-        self.top_p = np.ones(rows, np.float32)
-        self.top_k = np.zeros(rows, np.int64)
-        self.seed = np.zeros(rows, np.uint64)
-        self.min_tokens = np.zeros(rows, np.int64)
-        self.end_ids: list[IntArray] = [np.zeros(0, np.int64)] * rows
-        self._vocab_size = vocab_size
-        self._eos_token_ids = eos_token_ids
-        self._random_base = random_base.to_bytes(8, "little")
+        self.prompt = np.zeros(rows, np.int64)
+        self.sampling = SamplingTable(
+            rows=rows,
+            max_tokens=max_model_len + 1,
+            vocab_size=vocab_size,
+            width=width or vocab_size,
+            eos_token_ids=eos_token_ids,
+            random_base=random_base,
+        )
 
     def fill(self, new: NewRequestData) -> None:
         """Take in a request, over whatever the row held before."""
@@ -68,7 +65,8 @@ class RowTables:
         self.num_blocks[:, row] = 0
         self.write_from[row] = new.write_from
         self.grow(row, new.block_ids, new.more_block_ids)
-        self._fill_sampling(row, new.req_id, new.sampling_params)
+        self.prompt[row] = new.num_prompt_tokens
+        self.sampling.fill(new)
 
     def grow(self, row: int, block_ids: BlockIds, more: Sequence[BlockIds] = ()) -> None:
         """Append blocks to a row's tables: to the first, and to each further one."""
@@ -89,6 +87,7 @@ class RowTables:
         """One more token of each of these rows is known."""
         self.tokens[rows, self.known[rows]] = token_ids
         self.known[rows] += 1
+        self.sampling.counts.append(rows, token_ids)
 
     def check_step(self, rows: IntArray, ends: IntArray, samples: BoolArray) -> None:
         """Raise BooksError unless a step's tokens and blocks are there up to ``ends``.
@@ -108,16 +107,3 @@ class RowTables:
                     f"a step has {name}: row {row} up to token {int(ends[bad][0])}, "
                     f"{int(self.known[row])} tokens and {blocks} blocks are there"
                 )
-
-    def _fill_sampling(self, row: int, req_id: str, params: SamplingParams) -> None:
-        self.temperature[row] = params.temperature
-        self.top_p[row] = params.top_p
-        self.top_k[row] = max(params.top_k, 0)
-        self.seed[row] = self._seed_of(req_id) if params.seed is None else params.seed % 2**64
-        self.min_tokens[row] = params.min_tokens
-        ends = [] if params.ignore_eos else list(self._eos_token_ids)
-        ends += params.stop_token_ids or []
-        self.end_ids[row] = np.array([token for token in ends if 0 <= token < self._vocab_size], np.int64)
-
-    def _seed_of(self, req_id: str) -> int:
-        return int.from_bytes(blake2b(req_id.encode(), key=self._random_base, digest_size=8).digest(), "little")

@@ -21,7 +21,9 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
         num_kv_blocks: most blocks it can hold, the null block not counted.
         max_num_running_reqs: rows of its tables.
         eos_token_ids: tokens that end a text.
-        capabilities: features beyond plain generation ("sampling" is temperature and the like).
+        capabilities: sampling parameters that it honours beside temperature and seed: "sampling" (top_p,
+            top_k, min_p), "penalties", "logit_bias", "allowed_token_ids", "bad_words", "logprobs",
+            "prompt_logprobs". What is not named is refused where a request asks for it.
         weights_id: identity of the weights, part of every prefix-cache key.
         kv_groups: groups of layers, each with block tables of its own; all blocks come from one pool.
     """

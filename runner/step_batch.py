@@ -24,6 +24,7 @@ class StepBatch:
         sampled_rows, sampled_outputs: for each request that samples, in plan order, its row and
             how many tokens it has generated so far.
         last_tokens: int64 [samples], the places in the batch whose logits those want.
+        first_tokens: int64 [requests], plan order, where each request's tokens begin.
     """
 
     def __init__(self, plan: SchedulerOutput, rows: RowTables) -> None:
@@ -40,6 +41,7 @@ class StepBatch:
         place = np.empty_like(order)
         place[order] = np.cumsum(self.lengths) - 1
         self.last_tokens = torch.from_numpy(place[plan.samples])
+        self.first_tokens: IntArray = place - plan.num_tokens + 1
 
     def _lay_out(self, rows: RowTables) -> None:
         size = rows.block_size

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import secrets
 
+import numpy as np
 import torch
 
-from ..scheduler.plan import NO_INTS, IntArray, ModelRunnerOutput, SchedulerOutput
+from ..scheduler.logprobs import LogprobColumns
+from ..scheduler.plan import NO_INTS, ModelRunnerOutput, SchedulerOutput
 from .decoder import Decoder, Weights
 from .kv_layout import layout_of
+from .logprobs import SampledLogprobs, prompt_logprobs
 from .mask_ticket import MaskTicket
 from .model_config import ModelConfig
 from .paged_kv import PagedKV
@@ -38,6 +41,7 @@ class StepExecutor:
             max_model_len=info.max_model_len,
             block_size=info.block_size,
             vocab_size=vocab_size,
+            width=config.vocab_size,
             eos_token_ids=info.eos_token_ids,
             random_base=secrets.randbits(64),
             groups=len(info.kv_groups),
@@ -55,18 +59,33 @@ class StepExecutor:
             self._rows.grow(row, block_ids, plan.grown_more.get(row, ()))
         for new in plan.scheduled_new_reqs:
             self._rows.fill(new)
-        tokens = self._compute(plan, masks) if plan.req_ids else NO_INTS
+        output = self._compute(plan, masks) if plan.req_ids else ModelRunnerOutput(step=plan.step, token_ids=NO_INTS)
         for row, changes in plan.replaced.items():
             for group, place, block in changes:
                 self._rows.replace(row, group, place, block)
-        return ModelRunnerOutput(step=plan.step, token_ids=tokens)
+        return output
 
-    def _compute(self, plan: SchedulerOutput, masks: MaskTicket | None) -> IntArray:
+    def _compute(self, plan: SchedulerOutput, masks: MaskTicket | None) -> ModelRunnerOutput:
         batch = StepBatch(plan, self._rows)
         with torch.inference_mode():
-            logits = self.model.forward(batch, self._kv)[:, : self._vocab_size]
+            states = self.model.forward(batch, self._kv)
+            of_prompts = prompt_logprobs(plan, batch, self._rows, lambda places: self.model.logits(states[places]))
+            logits = self.model.logits(states[batch.last_tokens])
+            wanted = SampledLogprobs(logits, self._rows, batch.sampled_rows)
+            logits = logits[:, : self._vocab_size]
             if masks is not None:
                 apply_masks(logits, masks.wait(), plan)
             tokens = sample(logits, self._rows, batch.sampled_rows, batch.sampled_outputs)
+            of_samples = wanted.of(tokens)
         self._rows.append(batch.sampled_rows, tokens)
-        return tokens
+        return ModelRunnerOutput(
+            step=plan.step,
+            token_ids=tokens,
+            logprobs=_by_request(plan, of_samples) if of_samples else {},
+            prompt_logprobs=of_prompts,
+        )
+
+
+def _by_request(plan: SchedulerOutput, of_samples: dict[int, LogprobColumns]) -> dict[str, LogprobColumns]:
+    places = np.nonzero(plan.samples)[0].tolist()
+    return {plan.req_ids[places[sample]]: columns for sample, columns in of_samples.items()}

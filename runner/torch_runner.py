@@ -22,6 +22,10 @@ from .step_executor import StepExecutor
 from .weights import load_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Sampling parameters beyond temperature and seed; the names are those of ``RunnerInfo.capabilities``.
+CAPABILITIES = frozenset(
+    {"sampling", "penalties", "logit_bias", "allowed_token_ids", "bad_words", "logprobs", "prompt_logprobs", "grammars"}
+)
 CLOSE_LIMIT = 60.0  # seconds; a step of a long prompt on a slow machine takes some
 
 
@@ -72,7 +76,7 @@ class TorchRunner:
             num_kv_blocks=_num_blocks(num_kv_blocks, kv_cache_memory, block_bytes, wanted),
             max_num_running_reqs=max_num_running_reqs,
             eos_token_ids=config.eos_token_ids,
-            capabilities=frozenset({"sampling", "grammars"}),
+            capabilities=CAPABILITIES,
             weights_id=config.weights_id,
             kv_groups=layout.groups,
         )

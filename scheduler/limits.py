@@ -8,7 +8,6 @@ from typing import Any
 from .config import SchedulerConfig
 from .errors import InvalidRequestError
 from .kv_groups import GroupSizes
-from .params import refuse_unbuilt
 from .request import Request
 
 TOKEN_LIMIT = 2**31  # tables hold tokens as 32-bit numbers
@@ -17,7 +16,6 @@ PRIORITY_LIMIT = 2**63  # the widest whole number that a record may hold
 
 def refuse_invalid(request: Request, config: SchedulerConfig, sizes: GroupSizes, pool_blocks: int | None) -> None:
     """Raise InvalidRequestError for a request that can never be served."""
-    refuse_unbuilt(request.sampling_params, request.request_id)
     if request.sampling_params.n != 1:
         raise InvalidRequestError(
             f"n is {request.sampling_params.n}, needed is a request for each completion (request {request.request_id})"

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from .kv_events import KVChange, KVEventBatch
+from .logprobs import LogprobColumns
 from .params import StructuredOutput
 from .pause import PauseMode
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput
@@ -256,6 +257,8 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     new_token_ids: list[int]
+    new_logprobs: LogprobColumns | None = None
+    new_prompt_logprobs: LogprobColumns | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
@@ -271,13 +274,16 @@ class EngineCoreOutputs(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What a step gave for all requests: new tokens as columns, and who has ended.
 
     ``req_ids`` and ``token_ids`` are parallel; a request with several tokens stands there
-    several times, in order. ``prefill`` holds, with a request's first token, how its prompt was
-    come by. The last two are there for those who follow them.
+    several times, in order. ``logprobs`` has a place for each token of those who ask for it,
+    ``prompt_logprobs`` the next places of their prompts. ``prefill`` holds, with a request's first
+    token, how its prompt was come by. The last two are there for those who follow them.
     """
 
     step: int
     req_ids: list[str] = []
     token_ids: IntArray = NO_INTS
+    logprobs: dict[str, LogprobColumns] = {}
+    prompt_logprobs: dict[str, LogprobColumns] = {}
     finished: dict[str, Finished] = {}
     prefill: dict[str, PrefillStats] = {}
     events: list[EngineCoreEvent] = []
@@ -303,6 +309,8 @@ class EngineCoreOutputs(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return EngineCoreOutput(
             request_id=req_id,
             new_token_ids=new,
+            new_logprobs=self.logprobs.get(req_id),
+            new_prompt_logprobs=self.prompt_logprobs.get(req_id),
             finish_reason=end.reason if end else None,
             stop_reason=end.stop_reason if end else None,
             error=end.error if end else None,

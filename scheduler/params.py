@@ -7,7 +7,17 @@ from typing import Any, Literal
 
 import msgspec
 
-from .errors import InvalidRequestError, NotBuiltError
+from .errors import InvalidRequestError
+from .logit_params import (
+    check_logprobs,
+    check_penalties,
+    checked_bias,
+    checked_sequences,
+    checked_tokens,
+    checked_words,
+)
+from .ranges import number as _number
+from .ranges import whole as _whole
 
 OutputKind = Literal["delta", "cumulative", "final"]
 
@@ -84,6 +94,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         min_tokens: end and stop tokens are not sampled before this many tokens.
         stop: strings that end the text; not part of it unless ``include_stop_str_in_output``.
         stop_token_ids: token ids that end the request.
+        presence_penalty, frequency_penalty: taken from the logits of tokens that were generated, once
+            and for each time, [-2, 2].
+        repetition_penalty: divides positive logits of tokens of prompt and output and multiplies
+            negative ones, above 0; 1 changes nothing.
+        logit_bias: token id -> what is added to its logit, [-100, 100].
+        allowed_token_ids: no other token is sampled.
+        bad_words: words that are not generated, at the beginning of a text and inside it.
+        bad_words_token_ids: the same as token ids; added to what ``bad_words`` gives.
+        logprobs: log-probabilities of each output token and of this many of the likeliest at its place,
+            of the model's own distribution, before anything above changes it; -1: of all tokens.
+        prompt_logprobs: the same for the tokens of the prompt.
         repetition_detection: ends a request whose tail repeats itself, with reason "repetition".
         skip_reading_prefix_cache: every token of the prompt is computed, and kept for others;
             always so with ``prompt_logprobs``.
@@ -110,8 +131,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
+    bad_words_token_ids: Sequence[Sequence[int]] | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     repetition_detection: RepetitionDetection | None = None
@@ -145,9 +167,22 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequestError(f"stop_token_ids is {self.stop_token_ids!r}, needed is a list of token ids")
         for token in self.stop_token_ids or ():
             _whole("stop_token_ids", token, 0, 2**31)
+        check_penalties(self.presence_penalty, self.frequency_penalty, self.repetition_penalty)
+        check_logprobs("logprobs", self.logprobs)
+        check_logprobs("prompt_logprobs", self.prompt_logprobs)
+        self._copy_lists()
         for name in ("stop", "stop_token_ids"):
             if isinstance(given := getattr(self, name), list):
                 msgspec.structs.force_setattr(self, name, tuple(given))  # pyright: ignore[reportUnknownArgumentType]
+
+    def _copy_lists(self) -> None:
+        for name, copy in (
+            ("logit_bias", checked_bias(self.logit_bias)),
+            ("allowed_token_ids", checked_tokens("allowed_token_ids", self.allowed_token_ids)),
+            ("bad_words", checked_words("bad_words", self.bad_words)),
+            ("bad_words_token_ids", checked_sequences("bad_words_token_ids", self.bad_words_token_ids)),
+        ):
+            msgspec.structs.force_setattr(self, name, copy)
 
     @property
     def greedy(self) -> bool:
@@ -165,42 +200,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         if self.stop is None:
             return []
         return [self.stop] if isinstance(self.stop, str) else list(self.stop)
-
-
-# Fields with a place in the contract whose work no part does yet: refused, never ignored.
-NOT_BUILT: dict[str, Any] = {
-    "min_p": 0.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "logit_bias": None,
-    "allowed_token_ids": None,
-    "bad_words": None,
-    "logprobs": None,
-    "prompt_logprobs": None,
-}
-
-
-def refuse_unbuilt(params: SamplingParams, request_id: str) -> None:
-    """Raise NotBuiltError for a field that is set and that nothing would honour."""
-    for name, default in NOT_BUILT.items():
-        value = getattr(params, name)
-        if value != default:
-            raise NotBuiltError(f"{name}={value!r} is not supported yet, only {default!r} is (request {request_id})")
-
-
-def _whole(name: str, value: object, low: int, limit: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidRequestError(f"{name} is {value!r}, a whole number is needed")
-    if not low <= value < limit:
-        raise InvalidRequestError(f"{name} is {value}, the limits are {low} and {limit - 1}")
-
-
-def _number(name: str, value: object, low: float, high: float) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InvalidRequestError(f"{name} is {value!r}, a number is needed")
-    if not low <= value <= high:  # also refuses NaN, which compares false
-        raise InvalidRequestError(f"{name} is {value}, the limits are {low} and {high}")
 
 
 def _stop_strings(stop: object) -> None:

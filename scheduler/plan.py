@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from .logprobs import LogprobColumns
 from .params import SamplingParams
 
 IntArray = NDArray[np.int64]
@@ -158,14 +159,19 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
     A runner that keeps columns fills ``token_ids``: one token for each plan entry with
     ``samples`` set, in plan order. Any other runner gives ``sampled_token_ids`` by request,
     which also allows several tokens, or none, for a request.
+
+    Args:
+        logprobs: by request, of the tokens that it sampled in this step, a place each, for those with ``logprobs``.
+        prompt_logprobs: by request, of the prompt's tokens that stand behind those which the step
+            computed, for those with ``prompt_logprobs``; the prompt's first token has none.
     """
 
     step: int
     sampled_token_ids: Mapping[str, list[int]] | None = None
     token_ids: IntArray | None = None
     draft_token_ids: dict[str, list[int]] = {}
-    logprobs: dict[str, Any] = {}
-    prompt_logprobs: dict[str, Any] = {}
+    logprobs: dict[str, LogprobColumns] = {}
+    prompt_logprobs: dict[str, LogprobColumns] = {}
     finished_sending: set[str] = set()
     finished_recving: set[str] = set()
     failed_block_ids: set[int] = set()

@@ -86,6 +86,7 @@ class RequestState:
         "digests",
         "num_held",
         "num_preemptions",
+        "num_prompt_logprobs",
         "number",
         "output_token_ids",
         "prefill",
@@ -105,6 +106,7 @@ class RequestState:
         self.prefill: PrefillStats | None = None  # from the first admission on
         self.num_preemptions = 0
         self.num_held = 0  # tokens computed into blocks that the KV cache may keep for it while it waits
+        self.num_prompt_logprobs = 0  # places of the prompt whose log-probabilities were passed on
         self.repetition: RepetitionWatch | None = None  # for a request that asks for it
 
     @property

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from .errors import BooksError
+from .logprobs import LogprobColumns
 from .plan import IntArray, ModelRunnerOutput, SchedulerOutput
+from .request import RequestState
 from .running_table import RunningTable
 
 Wave = tuple[IntArray, IntArray]
@@ -50,3 +52,28 @@ def _lists(
     table.computed[rows[empty]] -= 1
     table.settled[rows[empty]] = np.maximum(table.settled[rows[empty]] - 1, table.told[rows[empty]])
     return lists
+
+
+def new_prompt_logprobs(
+    plan: SchedulerOutput, output: ModelRunnerOutput, table: RunningTable, states: Mapping[str, RequestState]
+) -> dict[str, LogprobColumns]:
+    """What a result tells of prompts that was not told before: a preempted prompt is computed again from its start.
+
+    Asked before the result's tokens are entered, which may end requests.
+    """
+    if not output.prompt_logprobs:
+        return {}
+    live = dict(zip(plan.req_ids, table.live(plan.rows, plan.epochs).tolist(), strict=True))
+    first = dict(zip(plan.req_ids, plan.num_computed.tolist(), strict=True))
+    found: dict[str, LogprobColumns] = {}
+    for req_id, columns in output.prompt_logprobs.items():
+        if not live[req_id]:
+            continue
+        state, begin = states[req_id], first[req_id]
+        told, end = state.num_prompt_logprobs, begin + len(columns)
+        if begin > told:
+            raise BooksError(f"step {plan.step} tells of the prompt of {req_id} from {begin} on, {told} are told")
+        if end > told:
+            found[req_id] = columns.part(told - begin, len(columns))
+            state.num_prompt_logprobs = end
+    return found

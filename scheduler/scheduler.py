@@ -25,6 +25,7 @@ from .grammar_room import GrammarRoom
 from .kv_cache_manager import KVCacheManager
 from .kv_events import Described
 from .limits import pool_error, refuse_invalid, token_limit
+from .logprobs import cut_like_tokens
 from .messages import (
     Admit,
     Admitted,
@@ -45,7 +46,7 @@ from .policy import Policy
 from .repetition import watch_repetition
 from .reports import Reports, described
 from .request import STATUS_OF_REASON, FinishReason, Request, RequestState, RequestStatus
-from .results import waves_of_tokens
+from .results import new_prompt_logprobs, waves_of_tokens
 from .running_table import RunningTable
 from .statistics import PrefillStats, SchedulerStatistics
 from .waiting import WaitingRoom
@@ -241,6 +242,7 @@ class Scheduler:
         req_ids: list[str] = []
         token_ids: list[IntArray] = []
         prefill: dict[str, PrefillStats] = {}
+        prompt_logprobs = new_prompt_logprobs(plan, output, self._table, self._requests)
         for rows, tokens in waves_of_tokens(plan, output, self._table):
             self._table.append(rows, tokens)
             req_ids += self._table.ids[rows].tolist()
@@ -257,7 +259,14 @@ class Scheduler:
             kv_usage=1.0 - self._free_blocks / self._pool_blocks if self._pool_blocks else 0.0,
         )
         columns = np.concatenate(token_ids) if token_ids else NO_INTS
-        return self._outputs(req_ids=req_ids, token_ids=columns, prefill=prefill, scheduler_stats=stats)
+        return self._outputs(
+            req_ids=req_ids,
+            token_ids=columns,
+            logprobs=cut_like_tokens(output.logprobs, req_ids),
+            prompt_logprobs=prompt_logprobs,
+            prefill=prefill,
+            scheduler_stats=stats,
+        )
 
     def release(self, kv: KVCacheManager) -> None:
         """Give back what finished requests held, when no plan is to be made."""
@@ -587,6 +596,9 @@ class Scheduler:
         state.output_token_ids = self._table.outputs(state.row)
         # What is computed of tokens that steps under way promise may be of others than come again.
         state.num_held = int(min(self._table.computed[state.row], self._table.known[state.row]))
+        if state.request.sampling_params.prompt_logprobs is not None and not state.output_token_ids:
+            # Of what steps under way compute nothing will be told: that is computed again.
+            state.num_held = min(state.num_held, state.num_prompt_logprobs)
         self._table.drop([state.row])
         state.row = -1
         self._keys.hash_known(state)

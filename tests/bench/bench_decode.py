@@ -28,6 +28,7 @@ from callboard.scheduler import KVCacheManager, Request, SamplingParams, Schedul
 sys.path.insert(0, str(Path(__file__).parents[1] / "parity"))
 
 MAX_LEN = 2048
+GREEDY = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
 Prompts = list[list[int]]
 
 
@@ -40,21 +41,20 @@ class Ours:
     """Scheduler and executor in turn; a call is one step and gives the seconds that its execution took."""
 
     def __init__(self, executor: StepExecutor, num_kv_blocks: int) -> None:
-        self._executor, self._num_kv_blocks = executor, num_kv_blocks
+        self.executor, self._num_kv_blocks = executor, num_kv_blocks
 
-    def start(self, prompts: Prompts) -> None:
+    def start(self, prompts: Prompts, params: SamplingParams = GREEDY) -> None:
         self._kv = KVCacheManager(num_blocks=self._num_kv_blocks, block_size=16)
         self._scheduler = Scheduler(
             SchedulerConfig(max_num_running_reqs=64, max_num_scheduled_tokens=65536, max_model_len=MAX_LEN)
         )
-        params = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
         for i, prompt in enumerate(prompts):
             self._scheduler.add_request(Request(request_id=str(i), prompt_token_ids=prompt, sampling_params=params))
 
     def step(self) -> float:
         plan = plan_step(self._scheduler, self._kv, now=0.0)
         began = time.perf_counter()
-        output = self._executor.execute(plan)
+        output = self.executor.execute(plan)
         took = time.perf_counter() - began
         self._scheduler.update_from_output(plan, output, now=0.0)
         return took

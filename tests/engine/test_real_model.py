@@ -159,3 +159,10 @@ async def test_the_stop_rule_example_ends_a_list_after_three_lines(anyio_backend
     done = await anyio.run_process([sys.executable, str(EXAMPLES / "stop_rule.py")])
     *lines, end = done.stdout.decode().splitlines()
     assert (len(lines), end) == (3, "ended by: 3 lines")
+
+
+async def test_the_example_of_log_probabilities_prefers_green_grass(anyio_backend):
+    done = await anyio.run_process([sys.executable, str(EXAMPLES / "logprobs.py")])
+    *words, green, purple = done.stdout.decode().splitlines()
+    assert "' Paris'" in words[0]
+    assert float(green.split()[0]) > float(purple.split()[0])

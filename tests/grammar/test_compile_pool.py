@@ -111,7 +111,7 @@ def test_two_hundred_at_once_are_compiled_by_turns_while_a_busy_one_is_at_it():
         with ThreadPoolExecutor(202) as threads:
             busy = threads.submit(one, BUSY["nested alternatives"])
             assert list(threads.map(one, specs)) == [None] * 200
-            assert "more than 6.0 s" in (busy.result() or "")
+            assert re.search(r"more than 6\.0 s|memory", busy.result() or "")
     finally:
         pool.close()
 

@@ -35,17 +35,17 @@ def test_an_error_that_the_template_raises_is_the_requests_own() -> None:
     picky = (
         "{% if messages | length > 1 %}{{ raise_exception('Roles must alternate: ' + messages[1].role) }}{% endif %}"
     )
-    assert refusal(picky, HELLO * 2) == "chat template: Roles must alternate: user"
+    assert refusal(picky, HELLO * 2) == "chat template 'default': Roles must alternate: user"
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{{ 1 / 0 }}", "chat template: division by zero"),
-        ("{{ messages[0].tools.name }}", "chat template: 'dict object' has no attribute 'tools'"),
-        ("{{ 'a' + messages[0] }}", "chat template: can only concatenate str"),
-        ("{% if %}", "chat template of the model, line 1: Expected an expression"),
-        ("{% include 'other' %}", "chat template: no loader for this environment specified"),
+        ("{{ 1 / 0 }}", "chat template 'default': division by zero"),
+        ("{{ messages[0].tools.name }}", "chat template 'default': 'dict object' has no attribute 'tools'"),
+        ("{{ 'a' + messages[0] }}", "chat template 'default': can only concatenate str"),
+        ("{% if %}", "chat template 'default', line 1: Expected an expression"),
+        ("{% include 'other' %}", "chat template 'default': no loader for this environment specified"),
     ],
 )
 def test_an_error_in_the_template_is_named(text: str, reason: str) -> None:
@@ -70,7 +70,7 @@ def test_the_date_is_given_by_the_clock() -> None:
 )
 def test_a_template_that_would_run_or_grow_without_end_is_stopped(text: str) -> None:
     template = ChatTemplate({"default": text}, time_limit=0.2)
-    with pytest.raises(InvalidRequestError, match="chat template: "):
+    with pytest.raises(InvalidRequestError, match="chat template 'default': "):
         template.render(HELLO)
 
 
@@ -105,6 +105,12 @@ def test_of_two_named_templates_the_one_for_tools_is_used_for_tools() -> None:
     template = ChatTemplate({"default": "plain", "tool_use": "tools"})
     assert template.render(HELLO) == "plain"
     assert template.render(HELLO, tools=[{"name": "f"}]) == "tools"
+
+
+def test_a_template_that_fails_is_named() -> None:
+    template = ChatTemplate({"default": "plain", "tool_use": "{{ raise_exception('no tools today') }}"})
+    with pytest.raises(InvalidRequestError, match=r"^chat template 'tool_use': no tools today$"):
+        template.render(HELLO, tools=[{"name": "f"}])
 
 
 def test_no_default_is_guessed() -> None:

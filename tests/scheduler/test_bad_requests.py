@@ -6,8 +6,7 @@ import pytest
 from play import Play, some
 
 from callboard.scheduler import SamplingParams, SchedulerConfig, plan_step
-from callboard.scheduler.errors import BooksError, ConfigError, InvalidRequestError, NotBuiltError
-from callboard.scheduler.params import refuse_unbuilt
+from callboard.scheduler.errors import BooksError, ConfigError, InvalidRequestError
 
 
 def _assert_unharmed(play: Play) -> None:
@@ -133,12 +132,6 @@ def test_a_sampling_parameter_out_of_range_is_refused_by_name(name: str, value: 
 def test_min_tokens_above_max_tokens_is_refused():
     with pytest.raises(InvalidRequestError, match="min_tokens is 6, above max_tokens 5"):
         SamplingParams(min_tokens=6, max_tokens=5)
-
-
-def test_what_no_part_would_honour_is_refused_and_not_ignored():
-    with pytest.raises(NotBuiltError, match=r"logit_bias=\{1: 2.0\} is not supported yet, only None is \(request a\)"):
-        refuse_unbuilt(SamplingParams(logit_bias={1: 2.0}), "a")
-    refuse_unbuilt(SamplingParams(), "a")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from callboard.scheduler.kv_events import (
     Removed,
     Stored,
 )
+from callboard.scheduler.logprobs import LogprobColumns
 from callboard.scheduler.messages import (
     Abort,
     Admit,
@@ -88,9 +89,10 @@ NEW = NewRequestData(
     req_id="a", row=2, token_ids=[1, 2], num_prompt_tokens=1, block_ids=[3], num_computed_tokens=0,
     sampling_params=PARAMS, adapter="x", resumed=True,
 )  # fmt: skip
+PLACES = LogprobColumns(width=3, token_ids=INTS, values=np.array([-0.5, -1, -9], np.float32), ranks=INTS[:1])
 RESULT = ModelRunnerOutput(
-    step=7, token_ids=INTS, draft_token_ids={"a": [1]}, logprobs={"a": [0.5, None]}, finished_sending={"a"},
-    finished_recving={"b"}, failed_block_ids={4},
+    step=7, token_ids=INTS, draft_token_ids={"a": [1]}, logprobs={"a": PLACES}, prompt_logprobs={"b": PLACES},
+    finished_sending={"a"}, finished_recving={"b"}, failed_block_ids={4},
 )  # fmt: skip
 
 RECORDS: list[msgspec.Struct] = [
@@ -131,11 +133,13 @@ RECORDS: list[msgspec.Struct] = [
     EVENT,
     FINISHED,
     Finished(reason=FinishReason.ERROR, stop_reason="text", error="why"),
-    EngineCoreOutput(request_id="a", new_token_ids=[1], finish_reason=FinishReason.LENGTH, prefill=PREFILL),
+    EngineCoreOutput(
+        request_id="a", new_token_ids=[1], new_logprobs=PLACES, finish_reason=FinishReason.LENGTH, prefill=PREFILL
+    ),
     EngineCoreOutputs(step=0),
     EngineCoreOutputs(
         step=4, req_ids=["a", "b", "a"], token_ids=INTS, finished={"a": FINISHED}, prefill={"a": PREFILL},
-        events=[EVENT], kv_events=[BATCH], scheduler_stats=STATS,
+        events=[EVENT], kv_events=[BATCH], scheduler_stats=STATS, logprobs={"a": PLACES}, prompt_logprobs={"b": PLACES},
     ),
     NEW,
     CachedRequestData(
@@ -150,6 +154,7 @@ RECORDS: list[msgspec.Struct] = [
     ),
     GrammarOutput(step=3, req_ids=["a"], bitmask=b"\x01\x00"),
     RESULT,
+    PLACES,
     ModelRunnerOutput(step=7, sampled_token_ids={"a": [1, 2], "b": []}),
 ]  # fmt: skip
 
@@ -161,6 +166,8 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, msgspec.Struct):
         fields = one.__struct_fields__
         return type(one) is type(other) and all(same(getattr(one, f), getattr(other, f)) for f in fields)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     return type(one) is type(other) and one == other
 
 

@@ -12,8 +12,6 @@ from dense_reference import CONFIGS, GEMMA3, LLAMA, greedy, random_weights, refe
 from plan_maker import BLOCK_SIZE, Device
 
 from callboard.runner.model_config import ModelConfig
-from callboard.runner.paged_kv import PagedKV
-from callboard.runner.step_batch import StepBatch
 from callboard.runner.weights_pack import Linear
 from callboard.scheduler.errors import BooksError
 
@@ -31,13 +29,13 @@ def blocks_for(length: int, first: int = 1) -> list[int]:
 def watch_logits(device: Device) -> list[torch.Tensor]:
     """The logits of each step from now on."""
     model, seen = device.executor.model, []
-    forward = model.forward
+    logits = model.logits
 
-    def watched(batch: StepBatch, kv: PagedKV) -> torch.Tensor:
-        seen.append(forward(batch, kv).clone())
+    def watched(states: torch.Tensor) -> torch.Tensor:
+        seen.append(logits(states).clone())
         return seen[-1].clone()
 
-    model.forward = watched
+    model.logits = watched
     return seen
 
 

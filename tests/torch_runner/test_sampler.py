@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from callboard.runner.draws import BLOCK, LOOKS, look_up
+from callboard.runner.random_numbers import keys_of, uniform
 from callboard.runner.row_tables import RowTables
-from callboard.runner.sampler import CANDIDATES, sample, uniform
+from callboard.runner.sampler import sample
 from callboard.scheduler import NewRequestData, SamplingParams
 
 VOCABULARY = 12
+CANDIDATES = LOOKS[-1]
 DRAWS = 20_000
 # the 99.99 % points of chi-square by degrees of freedom: a true distribution fails once in 10,000 seeds
 CHI_SQUARE_LIMIT = {1: 15.14, 2: 18.42, 4: 23.51, 11: 37.37}
@@ -80,6 +83,19 @@ def test_top_p_keeps_the_fewest_tokens_that_hold_the_mass() -> None:
     assert_distributed(tokens, torch.tensor([0.0, 0.4, 0.0, 0.3, 0.15]) / 0.85)
 
 
+def test_min_p_keeps_tokens_by_their_share_of_the_likeliest() -> None:
+    logits = torch.tensor([0.1, 0.4, 0.05, 0.3, 0.15]).log()
+    tokens = draw(logits, SamplingParams(min_p=0.3, seed=7))
+    assert_distributed(tokens, torch.tensor([0.0, 0.4, 0.0, 0.3, 0.15]) / 0.85)
+
+
+def test_all_cuts_together_leave_the_distribution_that_their_order_says() -> None:
+    logits = torch.tensor([0.1, 0.4, 0.05, 0.3, 0.15]).log()
+    params = SamplingParams(temperature=0.5, min_p=0.05, top_k=3, top_p=0.9, seed=7)
+    # Squares of 0.4, 0.3 and 0.15 are 16 : 9 : 2.25; the first two hold 0.917 of these.
+    assert_distributed(draw(logits, params), torch.tensor([0.0, 16, 0.0, 9, 0.0]) / 25)
+
+
 def test_top_k_comes_before_top_p() -> None:
     logits = torch.tensor([0.1, 0.4, 0.05, 0.3, 0.15]).log()
     # Of the two likeliest the first holds 4/7 of the mass: enough for 0.5, while 0.4 of all would not be.
@@ -99,8 +115,13 @@ def test_the_widest_settings_cut_nothing(params: dict[str, float]) -> None:
     assert len(set(plain.tolist())) > 8
 
 
+def nearly_flat(vocabulary: int) -> torch.Tensor:
+    """The likeliest come first, by a difference of 1 % from the first to the last."""
+    return torch.linspace(0.01, 0, vocabulary)
+
+
 def test_a_flat_distribution_over_a_large_vocabulary_is_not_cut_short() -> None:
-    tokens = draw(torch.zeros(4 * CANDIDATES), SamplingParams(top_p=0.9, seed=1), range(1000))
+    tokens = draw(nearly_flat(4 * CANDIDATES), SamplingParams(top_p=0.9, seed=1), range(1000))
     assert CANDIDATES * 4 * 0.85 < tokens.max() < CANDIDATES * 4 * 0.9 + 1
 
 
@@ -157,7 +178,7 @@ def test_a_request_without_a_seed_keeps_its_choices_over_a_preemption() -> None:
 
 
 def test_requests_without_a_seed_differ_from_each_other_and_from_run_to_run() -> None:
-    seeds = [tables(SamplingParams(), SamplingParams(), random_base=base).seed.tolist() for base in (1, 2)]
+    seeds = [tables(SamplingParams(), SamplingParams(), random_base=base).sampling.seed.tolist() for base in (1, 2)]
     assert len({seed for pair in seeds for seed in pair}) == 4
 
 
@@ -183,13 +204,48 @@ def test_stop_tokens_beyond_the_vocabulary_change_nothing() -> None:
     assert draw(LOGITS, params, range(2)).tolist() == [3, 3]  # 2, the likeliest, ends a text
 
 
-def test_uniform_numbers_are_even_over_positions_and_over_seeds() -> None:
+def test_random_numbers_are_even_over_positions_seeds_and_attempts() -> None:
     seeds, counter = np.arange(DRAWS, dtype=np.uint64), np.arange(DRAWS)
-    for numbers in (uniform(seeds, 0, np.zeros(DRAWS, np.int64)), uniform(seeds * 0, 0, counter)):
+    one = keys_of(np.full(1, 7, np.uint64), [3])
+    for numbers in (
+        uniform(keys_of(seeds, np.zeros(DRAWS, np.int64))),
+        uniform(keys_of(seeds * 0, counter)),
+        np.concatenate([uniform(one, number) for number in range(DRAWS)]),
+    ):
         assert_distributed((numbers * 12).astype(np.int64), torch.full((12,), 1 / 12))
         assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.03
 
 
-def test_uniform_numbers_differ_by_completion() -> None:
-    seeds, positions = np.full(100, 3, np.uint64), np.arange(100)
-    assert not np.isin(uniform(seeds, 0, positions), uniform(seeds, 1, positions)).any()
+def test_random_numbers_of_attempts_have_nothing_in_common() -> None:
+    keys = keys_of(np.full(DRAWS, 3, np.uint64), np.arange(DRAWS))
+    first, second = uniform(keys, 0), uniform(keys, 1)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
+    assert abs(np.corrcoef(first[1:], second[:-1])[0, 1]) < 0.03
+
+
+@pytest.mark.parametrize("columns", [1, 5, 4 * BLOCK, 4 * BLOCK + 1, 5 * BLOCK, 20 * BLOCK + 77])
+def test_a_number_is_looked_up_where_the_running_sum_passes_it(columns: int) -> None:
+    weights = torch.rand(200, columns, generator=torch.Generator().manual_seed(columns)) + 0.01
+    weights[:, 1::3] = 0
+    weights[:50, columns // 2 + 1 :] = 0
+    numbers = torch.linspace(0, 1 - 2**-53, 200, dtype=torch.float64)
+    found = look_up(weights, numbers)
+    sums = weights.double().cumsum(-1)
+    own = found.unsqueeze(1)
+    targets, after = numbers * sums[:, -1], sums.gather(1, own).squeeze(1)
+    before = after - weights.double().gather(1, own).squeeze(1)
+    assert (weights.gather(1, own) > 0).all()
+    assert (before - 1e-5 * sums[:, -1] <= targets).all()
+    assert (targets <= after + 1e-5 * sums[:, -1]).all()
+
+
+@pytest.mark.parametrize("mass", [0.03, 0.2, 0.5, 0.9])
+def test_of_a_flat_distribution_top_p_draws_each_kept_token_alike(mass: float) -> None:
+    logits = nearly_flat(5 * CANDIDATES)
+    shares = logits.double().softmax(-1)
+    kept = int((shares.cumsum(-1) - shares < mass).sum())
+    tokens = draw(logits, SamplingParams(top_p=mass, seed=7))
+    assert tokens.max() <= kept  # one more than the last: the sums are of float32
+    twelfth = torch.from_numpy(np.minimum(np.arange(kept) * 12 // kept, 11))
+    expected = torch.zeros(12, dtype=torch.float64).scatter_add(0, twelfth, shares[:kept] / shares[:kept].sum())
+    assert_distributed(np.minimum(tokens * 12 // kept, 11), expected)
