@@ -9,13 +9,24 @@ import anyio
 
 from ..actors import Actor, Ask, Channel, Reply
 from .errors import CallboardError, InvalidRequestError, PolicyError
-from .messages import Abort, EngineCoreOutputs, Follow, Pause, ResetPrefixCache, Resume, StepDone, Submit, SwapPolicy
+from .messages import (
+    Abort,
+    CloseSession,
+    EngineCoreOutputs,
+    Follow,
+    Pause,
+    ResetPrefixCache,
+    Resume,
+    StepDone,
+    Submit,
+    SwapPolicy,
+)
 from .pause import STATE_OF_MODE, PauseState
 from .plan import SchedulerOutput
 from .scheduler import NOTHING_GRANTED, Scheduler
 
 SchedulerAsk = Ask[ResetPrefixCache, bool] | Ask[Pause, None] | Ask[SwapPolicy, None]
-SchedulerControl = Abort | StepDone | Follow | Resume | SchedulerAsk
+SchedulerControl = Abort | CloseSession | StepDone | Follow | Resume | SchedulerAsk
 
 
 class SchedulerActor(Actor):
@@ -85,6 +96,8 @@ class SchedulerActor(Actor):
             case StepDone(output=output):
                 outputs = self.core.update_from_output(self._in_flight.popleft(), output, now)
                 self._outputs.send_nowait(outputs)
+            case CloseSession(session=session):
+                self.core.close_session(session)
             case Resume():
                 self.core.set_pause_state(PauseState.UNPAUSED)
                 self._answer_pauses()
