@@ -10,7 +10,7 @@ from ..runner.runner_actor import RunnerActor
 from ..scheduler.errors import ConfigError, EngineOverloadedError, EnginePausedError, InvalidRequestError
 from ..scheduler.kv_cache_actor import KVCacheActor
 from ..scheduler.kv_cache_manager import KVCacheManager
-from ..scheduler.messages import Abort, EngineCoreEvent
+from ..scheduler.messages import Abort, CloseSession, EngineCoreEvent
 from ..scheduler.pause import PauseMode
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.scheduler_actor import SchedulerActor
@@ -22,6 +22,7 @@ from .door import Door
 from .event_log import EventLog
 from .intake import Intake, IntakeActor
 from .pipeline import Pipeline
+from .session_names import SessionNames
 from .tokenizer import Tokenizer
 
 
@@ -43,6 +44,7 @@ class Parts:
         self.max_unfinished = config.max_waiting + rows
         self.max_waiting_tokens = config.max_waiting_tokens
         self.board = Board(self._tell_abort)
+        self.sessions = SessionNames()
         self.events = EventLog(self.port)
         depth = config.steps_in_flight
         self.delivery = DeliveryActor(self.board, self.events, steps_in_flight=depth)
@@ -136,6 +138,19 @@ class Parts:
             self._abort(keys)
         else:
             self.port.post(self._abort, keys)
+
+    def close_session_from_anywhere(self, name: str) -> None:
+        """Close a session that was dropped, in whichever thread that happened."""
+        if self.port.is_owner:
+            self.close_session(name)
+        else:
+            self.port.post(self.close_session, name)
+
+    def close_session(self, name: str) -> None:
+        """Give back what is kept for a session; its requests have ended or are aborted."""
+        self.sessions.close(name)
+        if not self.stopped:
+            self.scheduler.mailbox.control_nowait(CloseSession(name))
 
     def _abort(self, keys: list[str]) -> None:
         if not self.stopped:

@@ -103,12 +103,7 @@ class Holders:
 
 def _writable_to(table: BlockTable, first: int, pool: BlockPool) -> int:
     """The end of the blocks from ``first`` on that only this table's holder reads, in every group."""
-    length = table.length
-    return next(
-        (
-            i
-            for i in range(min(first, length), length)
-            if not all(pool.is_private(blocks[i]) for blocks in table.groups)
-        ),
-        length,
-    )
+    end = min(first, table.length)
+    while end < table.length and all(pool.is_private(blocks[end]) for blocks in table.groups):
+        end += 1
+    return end
