@@ -5,11 +5,29 @@ import gc
 import pytest
 from anyio.lowlevel import checkpoint
 from test_engine import greedy, idle, make
-from test_pause import read, until_running
 
-from callboard import Engine, EngineConfig, EngineDeadError, EngineOverloadedError, InvalidRequestError, NotBuiltError
+from callboard import (
+    Engine,
+    EngineConfig,
+    EngineDeadError,
+    EngineOverloadedError,
+    InvalidRequestError,
+    NotBuiltError,
+    RequestStream,
+)
 from callboard.runner import SimulatedRunner
 from callboard.runner.toy_model import toy_tokens
+
+
+async def read(stream: RequestStream) -> tuple[list[int], str | None]:
+    """All tokens of a stream, and its end."""
+    outputs = [output async for output in stream]
+    return [t for output in outputs for t in output.outputs[0].token_ids], outputs[-1].outputs[0].finish_reason
+
+
+async def until_running(engine: Engine, tokens: int = 1) -> None:
+    while engine.stats().num_running < 1 or engine.stats().num_generated_tokens < tokens:
+        await checkpoint()
 
 
 def toy(text: list[int], count: int = 8) -> list[int]:
@@ -56,11 +74,11 @@ async def test_each_input_has_parameters_of_its_own_or_those_of_the_session():
 async def test_a_token_that_ended_a_completion_does_not_stay_in_the_text(ignored: bool):
     end = toy([1, 2, 3])[3]
     runner = SimulatedRunner(vocab_size=100, num_kv_blocks=64, block_size=4, eos_token_ids=(end,))
-    async with Engine(EngineConfig(block_size=4), runner=runner) as engine:
-        async with engine.open_session(greedy(max_tokens=4, ignore_eos=ignored)) as session:
-            tokens, _ = await read(session.send([1, 2, 3]))
-            assert tokens[-1] == end
-            assert session.token_ids == [1, 2, 3, *(tokens if ignored else tokens[:-1])]
+    engine = Engine(EngineConfig(block_size=4), runner=runner)
+    async with engine, engine.open_session(greedy(max_tokens=4, ignore_eos=ignored)) as session:
+        tokens, _ = await read(session.send([1, 2, 3]))
+        assert tokens[-1] == end
+        assert session.token_ids == [1, 2, 3, *(tokens if ignored else tokens[:-1])]
 
 
 @pytest.mark.parametrize("how", ["abort", "close", "drop"])
