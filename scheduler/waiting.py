@@ -56,8 +56,8 @@ class WaitingRoom:
     def admit(self, state: RequestState) -> None:
         """Give up a request that has got a row."""
         self.policy.remove(state)
-        self.preempted.pop(state.request_id, None)
-        self.sessions.resume(state.request)
+        if self.preempted.pop(state.request_id, None) is None:  # whoever was preempted goes on from what is its own
+            self.sessions.resume(state.request)
 
     def end(self, state: RequestState) -> bool:
         """Give up a request that has ended; whether the KV cache may keep blocks for it."""

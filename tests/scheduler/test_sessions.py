@@ -206,3 +206,17 @@ def test_two_requests_of_a_session_that_are_alive_at_once_keep_the_last_ones_tex
     play.until_done()
     play.assert_as_alone()
     assert (play.scheduler.statistics().num_parked, keep(play)) == (1, 3)
+
+
+def test_a_preempted_request_goes_on_from_its_own_blocks_and_leaves_those_of_its_session():
+    play = ToyPlay(blocks=20, policy="priority", max_num_running_reqs=1)
+    play.add("a", [1, 2, 3], session="s", max_tokens=6, priority=5)
+    play.step()
+    play.scheduler.preempt_all()
+    play.add("b", [4, 5], session="s", max_tokens=1)
+    assert [play.step(), play.step()] == [{"b": 2}, {"a": 4}]
+    assert play.scheduler.statistics().num_parked == 1
+    play.scheduler.close_session("s")
+    play.until_done()
+    play.assert_as_alone()
+    assert play.free_blocks() == 20
