@@ -187,7 +187,9 @@ class KVCacheManager:
             if grants.refused and grants.num_out_of_turn == wants.backfill:
                 return
             if admit.kept_as:
-                self._holders.fit(admit.kept_as, admit.num_held, self._sizes, self._pool)
+                # The last token is computed in any case, and sees what the window of one behind it does not.
+                held = min(admit.num_held, admit.num_tokens - 1)
+                self._holders.fit(admit.kept_as, held, self._sizes, self._pool)
             chunk = self._chunk(admit, self._start(admit), budget, wants)
             if not chunk:
                 return

@@ -65,7 +65,8 @@ class Holders:
 
         ``num_tokens`` are computed of what both texts begin with. The new text writes behind them,
         and not into blocks that others read or may find: these are left out, also where the first
-        of them holds a few tokens of both. What windows have passed is not there for a shorter text.
+        of them holds a few tokens of both. What windows have passed is not there for a shorter text;
+        what they pass by going on is given back, since an admission gets room for no more than a window.
         """
         if name not in self._kept:
             return
@@ -77,6 +78,8 @@ class Holders:
             return
         for blocks in table.cut_at(end):
             self._fences.give_back(blocks, fence)
+        for group in range(len(table.groups)):
+            self._fences.give_back(table.pass_by(group, sizes.passed(group, held)), fence)
         table.published = min(table.published, held // sizes.block_size)
 
     def give(self, req_ids: Iterable[str], num_blocks: int) -> bool:
