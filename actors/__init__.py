@@ -12,7 +12,10 @@ from .errors import ChannelEmptyError as ChannelEmptyError
 from .errors import ChannelFullError as ChannelFullError
 from .errors import CycleError as CycleError
 from .errors import WrongLoopError as WrongLoopError
+from .loop_watch import LatenessStatistics as LatenessStatistics
+from .loop_watch import LoopWatch as LoopWatch
 from .mailbox import Mailbox as Mailbox
+from .observation import Observer as Observer
 from .reply import Ask as Ask
 from .reply import Reply as Reply
 from .signal import Signal as Signal

@@ -11,6 +11,7 @@ import msgspec
 from .channel import Channel
 from .errors import ActorStoppedError, CallboardError, ChannelClosedError
 from .mailbox import Mailbox
+from .observation import Observer
 from .reply import Ask
 
 
@@ -37,6 +38,7 @@ class Actor:
         self.name = name
         self.mailbox = Mailbox(name)
         self.sends_to = list(sends_to)
+        self.observer: Observer | None = None
         self._state = "created"
         self._waiting_for = ""
         self._since = 0.0
@@ -91,6 +93,12 @@ class Actor:
         finally:
             self._begins("")
 
+    def observe(self, observer: Observer | None) -> None:
+        """Tell somebody of every turn from now on; None: nobody any more."""
+        self.observer = observer
+        for lane in self.mailbox.lanes:
+            lane.observer = observer
+
     def enter(self, state: str) -> None:
         """Note a change of state; called by the supervisor."""
         self._state = state
@@ -112,3 +120,8 @@ class Actor:
 
     def _begins(self, wait: str) -> None:
         self._waiting_for, self._since = wait, monotonic()
+        if self.observer is not None:
+            if wait:
+                self.observer.sleeps(self.name, wait)
+            else:
+                self.observer.wakes(self.name)

@@ -11,6 +11,7 @@ import anyio.lowlevel
 import msgspec
 
 from .errors import BusyError, ChannelClosedError, ChannelEmptyError, ChannelFullError
+from .observation import Observer
 from .reply import Ask, OpenAsks
 from .signal import Signal
 
@@ -62,10 +63,16 @@ class Channel(Generic[T]):
         self._used = 0  # places: items in it, and leased ones
         self._leased = self._peak = self._sent = self._received = 0
         self._closed = self._receiving = False
+        self.observer: Observer | None = None  # of the receiver
         self.sleeping_since: float | None = None  # by ``time.monotonic``; None: the receiver is not asleep
 
     def __len__(self) -> int:
         return len(self._items)
+
+    @property
+    def used(self) -> int:
+        """Places that are taken: items in it, and leased ones."""
+        return self._used
 
     @property
     def has_room(self) -> bool:
@@ -193,11 +200,15 @@ class Channel(Generic[T]):
         if self._receiving:
             raise BusyError(f"channel {self.name!r} has a receiver already, one is allowed")
         self._receiving, self.sleeping_since = True, monotonic()
+        if self.observer is not None:
+            self.observer.sleeps(self.receiver, self.name)
         try:
             while not self._items and not self._closed:
                 await self._arrived.wait()
         finally:
             self._receiving, self.sleeping_since = False, None
+            if self.observer is not None:
+                self.observer.wakes(self.receiver)
 
     def _tell_news(self) -> None:
         self._arrived.set()

@@ -89,6 +89,10 @@ class Mailbox:
             depths[lane.name] = f"{len(lane)}/{lane.capacity}" + (f" + {leased} leased" if leased else "")
         return depths
 
+    def used(self) -> dict[str, int]:
+        """Places that are taken in each lane."""
+        return {_CONTROL: len(self._control), **{lane.name: lane.used for lane in self.lanes}}
+
     def statistics(self) -> list[ChannelStatistics]:
         """Counts of the control lane and of the data lanes."""
         control = ChannelStatistics(

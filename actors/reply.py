@@ -29,6 +29,18 @@ class Reply(Generic[T]):
         """Whether it has come."""
         return self._value is not _PENDING or self._error is not None
 
+    @property
+    def error(self) -> BaseException | None:
+        """The error, if one has come."""
+        return self._error
+
+    @property
+    def value(self) -> T:
+        """The value, which has come."""
+        if self._value is _PENDING:
+            raise CallboardError("the reply has no value")
+        return self._value
+
     def set_result(self, value: T) -> None:
         """Give the value."""
         self._check_first()

@@ -87,8 +87,9 @@ class Signal:
         """Wake the waiter, or the next one."""
         if not self._set:
             self._set = True
-            if self._nap is not None:
-                end_nap(self._nap)
+            nap = self._nap
+            if nap is not None and not nap.done():  # end_nap, without the call: one for each stream in each step
+                nap.set_result(None)
 
     async def wait(self) -> None:
         """Sleep until the signal is set. Does not yield to the loop when it is set already."""

@@ -12,6 +12,7 @@ from callboard.pipeline import SpeculativeConfig as SpeculativeConfig
 from callboard.pipeline import StepStats as StepStats
 from callboard.pipeline import Timings as Timings
 from callboard.pipeline import Usage as Usage
+from callboard.runner.grammar_spec import GrammarConfig as GrammarConfig
 from callboard.scheduler.errors import BooksError as BooksError
 from callboard.scheduler.errors import CallboardError as CallboardError
 from callboard.scheduler.errors import ConfigError as ConfigError

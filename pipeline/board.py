@@ -89,8 +89,10 @@ class Board:
                 state.announce(end)
         stopped: list[str] = []
         for key, token in zip(outputs.req_ids, outputs.token_ids.tolist(), strict=True):
-            state = streams.get(key)
-            if state is not None and self._push(state, token, now):
+            if (state := streams.get(key)) is None:
+                continue
+            state.push(token, now)
+            if state.searches and self._search(state, now):
                 stopped.append(key)
         for key, end in outputs.finished.items():
             self._end_elsewhere(key, end, now)
@@ -151,10 +153,10 @@ class Board:
         if others:
             self._abort(others)
 
-    def _push(self, state: StreamState, token: int, now: float) -> bool:
-        """One token to its stream; whether that ended the request here."""
+    def _search(self, state: StreamState, now: float) -> bool:
+        """Look for stop strings; whether one ended the request here."""
         try:
-            stop = state.push(token, now)
+            stop = state.search()
         except Exception as error:  # noqa: BLE001 - what one text does to the tokenizer ends one request
             self._fail(state.key, error)
             return True

@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
+from ..runner.grammar_spec import GrammarConfig
 from ..scheduler.config import SchedulerConfig, at_least
 from ..scheduler.errors import ConfigError, NotBuiltError
 from ..scheduler.policy import Policy
@@ -39,13 +40,14 @@ _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("model",), lambda value: isinstance(value, str | None), "text or None"),
     (("dtype", "device", "prefix_hash"), lambda value: isinstance(value, str), "text"),
     (
-        ("enable_chunked_prefill", "enable_prefix_caching", "priority_preemption"),
+        ("enable_chunked_prefill", "enable_prefix_caching", "priority_preemption", "freeze_gc"),
         lambda value: isinstance(value, bool),
         "True or False",
     ),
     (("watermark",), _is_number, "a number"),
     (("stop_timeout",), _is_duration, "a number of seconds above 0"),
     (("speculative",), lambda value: isinstance(value, SpeculativeConfig | None), "a SpeculativeConfig or None"),
+    (("grammars",), lambda value: isinstance(value, GrammarConfig), "a GrammarConfig"),
     (("kv_load_failure",), lambda value: value in ("recompute", "fail"), "'recompute' or 'fail'"),
     (("isolation",), lambda value: value in ("thread", "process"), "'thread' or 'process'"),
 )
@@ -90,6 +92,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
             further requests are refused. 0 refuses all, None none.
         num_threads: the runner's threads.
         stop_timeout: seconds that stopping gives the actors.
+        freeze_gc: whether the garbage collector passes over what was there when the engine started,
+            until it stops; it is the whole process's collector, so the default leaves it alone.
+        grammars: limits of structured output: time and memory to compile a grammar, size of the cache.
     """
 
     model: str | None = None
@@ -115,6 +120,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
     max_waiting_tokens: int | None = None
     num_threads: int | None = None
     stop_timeout: float = 5.0
+    freeze_gc: bool = False
+    grammars: GrammarConfig = GrammarConfig()
     speculative: SpeculativeConfig | None = None
     encoder_cache_tokens: int | None = None
     max_num_encoder_tokens: int | None = None

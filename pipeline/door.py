@@ -12,6 +12,7 @@ import msgspec
 from ..scheduler.errors import InvalidRequestError, NotBuiltError
 from ..scheduler.params import OutputKind, SamplingParams, refuse_unbuilt
 from .board import MARK
+from .constraints import ConstraintCheck
 from .intake import Intake, Prompted
 from .tokenizer import Tokenizer
 
@@ -19,8 +20,8 @@ from .tokenizer import Tokenizer
 class Door:
     """Makes a ``Prompted`` of what a user passes. Raises InvalidRequestError by name: what, got, needed, whose."""
 
-    def __init__(self, intake: Intake, tokenizer: Tokenizer | None) -> None:
-        self._intake, self._tokenizer = intake, tokenizer
+    def __init__(self, intake: Intake, tokenizer: Tokenizer | None, constraints: ConstraintCheck) -> None:
+        self._intake, self._tokenizer, self._constraints = intake, tokenizer, constraints
         self._numbers = itertools.count()
 
     def make_id(self, in_use: Callable[[str], bool]) -> str:
@@ -84,6 +85,7 @@ class Door:
             kind = type(params).__name__
             raise InvalidRequestError(f"params is {kind}, needed is SamplingParams (request {request_id})")
         refuse_unbuilt(params, request_id)
+        self._constraints.refuse(params, request_id)
         if params.stop_strings and self._tokenizer is None:
             raise InvalidRequestError(f"stop strings need a tokenizer, the engine has none (request {request_id})")
         for stop in params.stop_strings:

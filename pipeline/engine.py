@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -21,12 +22,14 @@ from ..scheduler.stops import StopRule, checked_rules
 from .board import public_id
 from .config import EngineConfig
 from .event_log import EventStream, KVEventStream, StepStatsStream
+from .garbage import Frozen
 from .outputs import EngineStats, RequestOutput
 from .parallel import ParallelState
 from .session import Session, check_chunk_params
 from .stream import RequestStream, StreamState
 from .text import TextBuilder
 from .tokenizer import Tokenizer
+from .trace import Trace
 from .wiring import Parts
 
 Message = dict[str, Any]
@@ -66,6 +69,7 @@ class Engine:
         self._started = False
         self._cause: BaseException | None = None
         self._left = False
+        self._frozen: Frozen | None = None
 
     @classmethod
     def from_pretrained(cls, path_or_name: str, *, stop_rules: Sequence[StopRule] = (), **config: Any) -> Self:
@@ -98,6 +102,8 @@ class Engine:
             await self._close_runner()
             raise
         self._parts = parts
+        if self.config.freeze_gc:
+            self._frozen = Frozen()
         return self
 
     async def __aexit__(
@@ -108,6 +114,8 @@ class Engine:
             return
         self._left = True
         parts.stop()
+        if self._frozen is not None:
+            self._frozen.thaw()
         try:
             await parts.pipeline.__aexit__(exc_type, exc, tb)
         finally:
@@ -254,10 +262,12 @@ class Engine:
         """Counts as they are now."""
         parts = self._running(dead_too=True)
         scheduler, kv = parts.scheduler.core.statistics(), parts.kv.core.statistics()
+        lateness = parts.watch.lateness.statistics()
         return EngineStats(
             num_running=scheduler.num_running,
             # The board forgets an aborted request before the scheduler does.
             num_waiting=max(0, len(parts.board) - scheduler.num_running),
+            num_deferred=scheduler.num_deferred,
             kv_blocks_total=kv.num_blocks,
             kv_blocks_free=kv.num_free_blocks,
             kv_blocks_cached=kv.num_cached_blocks,
@@ -269,6 +279,9 @@ class Engine:
             num_prompt_tokens=scheduler.num_prompt_tokens,
             num_generated_tokens=scheduler.num_generated_tokens,
             num_finished=parts.board.num_finished,
+            loop_lag_median=lateness.median,
+            loop_lag_p99=lateness.p99,
+            loop_lag_max=lateness.longest,
             kv_groups=kv.groups,
         )
 
@@ -296,10 +309,19 @@ class Engine:
         parts.scheduler.mailbox.control_nowait(Follow(steps=True))
         return parts.events.steps.follow()
 
+    def trace(self, path: str | Path) -> Trace:
+        """Watch the actors inside an ``async with``; leaving it writes a trace for Perfetto or Chrome.
+
+        Raises, when it is entered, OSError for a path that cannot be written and ConfigError while
+        another trace is under way. It holds up to a million entries, about 20 a step.
+        """
+        parts = self._owned()
+        return Trace(path, parts.pipeline.actors.values(), parts.port)
+
     def check(self) -> None:
         """Audit every core; raises BooksError, with the numbers, if any count does not agree."""
         parts = self._running(dead_too=True)
-        for core in (parts.scheduler.core, parts.kv.core, parts.board):
+        for core in (parts.scheduler.core, parts.kv.core, parts.board, *([parts.grammars] if parts.grammars else [])):
             core.check()
 
     def diagnose(self) -> str:
@@ -331,6 +353,7 @@ class Engine:
         keys = [state.key for state in states]
         for key in keys:
             parts.board.load.enter(key, len(prompted.token_ids or ()))
+        parts.watch.mailbox.wake()
         parts.intake.prompts.send_nowait(msgspec.structs.replace(prompted, keys=keys, arrived=now))
         state = states[0] if len(states) == 1 else ParallelState(states)
         return RequestStream(state, parts.abort_from_anywhere, parts.port)

@@ -9,7 +9,7 @@ import msgspec
 from ..scheduler.statistics import KVGroupStatistics, PrefillStats
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tokens that a request has used so far."""
 
     prompt_tokens: int
@@ -22,7 +22,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return self.prompt_tokens + self.completion_tokens
 
 
-class Timings(msgspec.Struct, frozen=True, kw_only=True):
+class Timings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When things happened to a request, in seconds on the event loop's clock; None: not yet.
 
     ``queued`` and ``scheduled`` are the scheduler's times, of the first admission; the others
@@ -110,6 +110,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
 
     num_running: int  # requests that hold a row now
     num_waiting: int  # requests that wait now, those not yet tokenized included
+    num_deferred: int  # of these, requests whose grammars are being prepared
     kv_blocks_total: int  # usable blocks
     kv_blocks_free: int  # held by nobody now, cached ones included
     kv_blocks_cached: int  # found by their key now
@@ -122,6 +123,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_generated_tokens: int  # outputs
     num_finished: int  # requests ended, whatever the reason
     kv_groups: tuple[KVGroupStatistics, ...]  # blocks used by each group of layers
+    loop_lag_median: float  # seconds that a ready task of the host waits, in about the last minute of work
+    loop_lag_p99: float  # what 99 of 100 of these waits stay at or below
+    loop_lag_max: float  # the longest of all
 
     @property
     def kv_usage(self) -> float:

@@ -36,6 +36,8 @@ class StreamState:
         self.end: Finished | None = None
         self.error: BaseException | None = None
         self.news = Signal()
+        self.searches = text is not None and text.searches  # stop strings, so its tokens become text as they come
+        self._wakes = params.output_kind != "final"  # whether a token is news for its reader
         self._text = text
         self._tokens: list[int] = []
         self._num_taken = 0  # tokens in outputs already given
@@ -69,7 +71,7 @@ class StreamState:
     @property
     def has_unread(self) -> bool:
         """Whether tokens came that an output would hold now."""
-        return self._num_taken < len(self._tokens) and self.params.output_kind != "final"
+        return self._wakes and self._num_taken < len(self._tokens)
 
     @property
     def num_cached_tokens(self) -> int:
@@ -102,15 +104,17 @@ class StreamState:
         elif event.kind == "SCHEDULED" and self._scheduled is None:
             self._scheduled = event.time
 
-    def push(self, token: int, now: float) -> str | None:
-        """One more token; returns the stop string that it completes, if any."""
+    def push(self, token: int, now: float) -> None:
+        """One more token; a reader of the whole alone is not woken for it."""
         self._last_token = now
         if self._first_token is None:
             self._first_token = now
         self._tokens.append(token)
-        self.news.set()
-        if self._text is None or not self._text.searches:
-            return None
+        if self._wakes:
+            self.news.set()
+
+    def search(self) -> str | None:
+        """Look for stop strings in the text of what came since; returns the one that is completed, if any."""
         return self._feed_text()
 
     def announce(self, end: Finished) -> None:
@@ -132,13 +136,15 @@ class StreamState:
 
     def take(self) -> RequestOutput | None:
         """What is new, as the request's output kind says; None if nothing is. Raises the error."""
+        unread = self._num_taken < len(self._tokens) and self._wakes
+        if not unread and self.end is None and self.error is None:  # the most frequent answer
+            return None
         if self._closed:
             return None
-        unread = self.has_unread
         if self.error is not None and not unread:
             self._closed = True
             raise self.error
-        return self._output() if unread or self.end is not None else None
+        return self._output()
 
     @property
     def exhausted(self) -> bool:
@@ -146,34 +152,33 @@ class StreamState:
         return self._closed
 
     def _output(self) -> RequestOutput:
+        prefill = self.prefill
+        cached = prefill.num_cached_tokens if prefill else 0
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=[self._completion()],
+            finished=self._closed,
+            num_cached_tokens=cached,
+            usage=Usage(
+                prompt_tokens=self.num_prompt_tokens, completion_tokens=len(self._tokens), cached_tokens=cached
+            ),
+            timings=self.timings,
+            prefill=prefill,
+        )
+
+    def _completion(self) -> CompletionOutput:
         finished = self._closed = self.end is not None
-        new_text = self._take_text(finished)
+        new_text = self._take_text(finished) if self._text is not None else ""
         new_tokens = self._tokens[self._num_taken :]
         self._num_taken = len(self._tokens)
         whole = self.params.output_kind != "delta"
-        completion = CompletionOutput(
+        return CompletionOutput(
             index=self.index,
             text=self._text.text if whole and self._text else new_text,
             token_ids=list(self._tokens) if whole else new_tokens,
             finish_reason=self.end.reason.value if self.end else None,
             stop_reason=self.end.stop_reason if self.end else None,
-        )
-        return RequestOutput(
-            request_id=self.request_id,
-            prompt_token_ids=self.prompt_token_ids,
-            outputs=[completion],
-            finished=finished,
-            num_cached_tokens=self.num_cached_tokens,
-            usage=self._usage(),
-            timings=self.timings,
-            prefill=self.prefill,
-        )
-
-    def _usage(self) -> Usage:
-        return Usage(
-            prompt_tokens=self.num_prompt_tokens,
-            completion_tokens=len(self._tokens),
-            cached_tokens=self.num_cached_tokens,
         )
 
     # --- text
@@ -243,13 +248,11 @@ class RequestStream:
     async def __anext__(self) -> RequestOutput:
         self._port.check_owner()  # elsewhere the wake-up would not arrive
         state = self._state
-        while True:
-            output = state.take()
-            if output is not None:
-                return output
+        while (output := state.take()) is None:
             if state.exhausted:
                 raise StopAsyncIteration
             await state.news.wait()
+        return output
 
     async def aclose(self) -> None:
         """Abort the request if it has not ended. May be called twice, from any task."""

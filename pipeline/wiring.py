@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..actors import LoopPort
-from ..runner.runner import Runner
+from ..actors import LoopPort, LoopWatch
+from ..runner.grammar_actor import GrammarActor
+from ..runner.runner import Runner, RunnerInfo
 from ..runner.runner_actor import RunnerActor
 from ..scheduler.errors import ConfigError, EngineOverloadedError, EnginePausedError, InvalidRequestError
 from ..scheduler.kv_cache_actor import KVCacheActor
@@ -17,6 +18,7 @@ from ..scheduler.scheduler_actor import SchedulerActor
 from ..scheduler.stops import StopRule
 from .board import Board
 from .config import EngineConfig
+from .constraints import ConstraintCheck, vocabulary_of
 from .delivery import DeliveryActor
 from .door import Door
 from .event_log import EventLog
@@ -46,10 +48,12 @@ class Parts:
         self.board = Board(self._tell_abort)
         self.sessions = SessionNames()
         self.events = EventLog(self.port)
+        self.watch = LoopWatch(lambda: len(self.board) > 0)
         depth = config.steps_in_flight
         self.delivery = DeliveryActor(self.board, self.events, steps_in_flight=depth)
         self.runner = RunnerActor(runner, steps_in_flight=depth)
         keyed = config.enable_prefix_caching
+        self.grammars = _grammars(config, info, tokenizer)
         settings = config.scheduler(
             max_num_running_reqs=rows,
             max_model_len=max_model_len,
@@ -74,7 +78,11 @@ class Parts:
             plans=self.runner.plans,
             outputs=self.delivery.outputs,
             max_waiting=self.max_unfinished,
+            grammars=self.grammars.wanted if self.grammars else None,
         )
+        if self.grammars:
+            self.grammars.deliver_to(self.scheduler.mailbox.control_nowait)
+            self.runner.ask_for_masks(self.grammars.mailbox.control_nowait)
         self.runner.deliver_to(self.scheduler.mailbox.control_nowait)
         intake = Intake(
             info,
@@ -84,15 +92,17 @@ class Parts:
             sizes=settings.group_sizes(),
             prefix_hash=config.prefix_hash if keyed else None,
         )
-        self.door = Door(intake, tokenizer)
+        self.door = Door(intake, tokenizer, ConstraintCheck(info, tokenizer))
         self.intake = IntakeActor(intake, self.board, submits=self.scheduler.submits, max_waiting=self.max_unfinished)
         # Started from the end of the data's way to its beginning: nobody sends to an actor that does not run.
         self.pipeline = Pipeline(
             self.delivery,
+            *([self.grammars] if self.grammars else []),
             self.runner,
             self.kv,
             self.scheduler,
             self.intake,
+            self.watch,
             stop_timeout=config.stop_timeout,
             raise_on_exit=False,
         )
@@ -159,6 +169,13 @@ class Parts:
     def _tell_abort(self, keys: list[str]) -> None:
         if not self.stopped:
             self.scheduler.mailbox.control_nowait(Abort(keys))
+
+
+def _grammars(config: EngineConfig, info: RunnerInfo, tokenizer: Tokenizer | None) -> GrammarActor | None:
+    """The grammars' actor, where there is a vocabulary to constrain."""
+    if tokenizer is None:
+        return None
+    return GrammarActor(lambda: vocabulary_of(tokenizer, info), config.grammars)
 
 
 def _at_most(name: str, wanted: int | None, limit: int) -> int:

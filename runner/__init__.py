@@ -2,10 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
+from .grammar_spec import GrammarConfig as GrammarConfig
+from .latency import H200_8B as H200_8B
+from .latency import TWO_CORES_135M as TWO_CORES_135M
+from .latency import Latency as Latency
+from .load import Load as Load
+from .load import LoadRequest as LoadRequest
 from .runner import Runner as Runner
 from .runner import RunnerInfo as RunnerInfo
 from .simulated import Gate as Gate
-from .simulated import Latency as Latency
 from .simulated import SimulatedRunner as SimulatedRunner
 
 if TYPE_CHECKING:

@@ -6,25 +6,13 @@ from collections.abc import Awaitable, Generator
 from typing import Any
 
 import anyio
-import msgspec
 
-from ..scheduler.errors import EngineDeadError, NotBuiltError
+from ..scheduler.errors import EngineDeadError
 from ..scheduler.kv_groups import ONE_GROUP, KVGroup
 from ..scheduler.plan import GrammarOutput, IntArray, ModelRunnerOutput, SchedulerOutput
+from .latency import Latency
 from .runner import RunnerInfo
 from .toy_model import ToyModel
-
-
-class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a step takes, in seconds: a fixed part, and parts for its tokens and requests."""
-
-    fixed: float = 0.0
-    per_token: float = 0.0
-    per_request: float = 0.0
-
-    def of(self, plan: SchedulerOutput) -> float:
-        """The time of one step."""
-        return self.fixed + self.per_token * plan.total_num_scheduled_tokens + self.per_request * len(plan.req_ids)
 
 
 class Gate:
@@ -84,12 +72,14 @@ class SimulatedRunner:
             num_kv_blocks=num_kv_blocks,
             max_num_running_reqs=max_num_running_reqs,
             eos_token_ids=eos_token_ids,
+            capabilities=frozenset({"grammars"}),
             weights_id="toy",
             kv_groups=kv_groups,
         )
         self.gate = Gate()
         self.num_steps = 0  # executed so far
         self.busy_seconds = 0.0  # of simulated device time
+        self.idle_seconds = 0.0  # of simulated device time, between the end of a step and the next one's start
         self._model = ToyModel(
             vocab_size=vocab_size,
             num_kv_blocks=num_kv_blocks,
@@ -101,46 +91,57 @@ class SimulatedRunner:
         )
         self._latency = latency or Latency()
         self._faults = faults or {}
-        self._free_at = 0.0
+        self._free_at: float | None = None  # when the last step that it has ends; None before the first
         self._closed = False
 
     def submit(
         self, plan: SchedulerOutput, grammar: Awaitable[GrammarOutput] | None = None
     ) -> Awaitable[ModelRunnerOutput]:
         """Take a step; its awaitable executes it when the steps before it are done."""
-        if grammar is not None:
-            raise NotBuiltError("grammars are not supported by the simulated runner yet")
         if self._closed:
             raise EngineDeadError(f"the runner is closed, step {plan.step} came late")
-        return _Step(self, plan, anyio.current_time())
+        return _Step(self, plan, grammar, anyio.current_time())
 
     async def aclose(self) -> None:
         """Refuse further steps."""
         self._closed = True
 
-    async def execute(self, plan: SchedulerOutput, submitted: float) -> ModelRunnerOutput:
-        """The device's turn: one step, after its latency."""
+    async def execute(
+        self, plan: SchedulerOutput, submitted: float, grammar: Awaitable[GrammarOutput] | None = None
+    ) -> ModelRunnerOutput:
+        """The device's turn: one step, after its latency; its masks are waited for at the end."""
         took = self._latency.of(plan)
         # The device starts a step as soon as it has it and is free, whenever the host looks.
-        self._free_at = max(self._free_at, submitted) + took
+        starts = submitted if self._free_at is None else max(self._free_at, submitted)
+        self.idle_seconds += 0.0 if self._free_at is None else starts - self._free_at
+        self._free_at = starts + took
         self.busy_seconds += took
         await anyio.sleep_until(self._free_at)
         await self.gate.passed()
         if fault := self._faults.get(plan.step):
             raise fault
+        masks = () if grammar is None else (await grammar,)
         self.num_steps += 1
-        return ModelRunnerOutput(step=plan.step, token_ids=self.compute(plan))
+        return ModelRunnerOutput(step=plan.step, token_ids=self.compute(plan, *masks))
 
-    def compute(self, plan: SchedulerOutput) -> IntArray:
-        """Execute a plan at once: a token for each entry that samples."""
-        return self._model.execute(plan)
+    def compute(self, plan: SchedulerOutput, masks: GrammarOutput | None = None) -> IntArray:
+        """Execute a plan at once: a token for each entry that samples, allowed by its mask if it has one."""
+        return self._model.execute(plan, masks)
 
 
 class _Step:
     """A submitted step; awaiting it gives the result."""
 
-    def __init__(self, runner: SimulatedRunner, plan: SchedulerOutput, submitted: float) -> None:
-        self._runner, self._plan, self._submitted = runner, plan, submitted
+    def __init__(
+        self,
+        runner: SimulatedRunner,
+        plan: SchedulerOutput,
+        grammar: Awaitable[GrammarOutput] | None,
+        submitted: float,
+    ) -> None:
+        self._runner, self._plan, self._grammar, self._submitted = runner, plan, grammar, submitted
 
     def __await__(self) -> Generator[Any, Any, ModelRunnerOutput]:
-        return self._runner.execute(self._plan, self._submitted).__await__()
+        if self._grammar is None:
+            return self._runner.execute(self._plan, self._submitted).__await__()
+        return self._runner.execute(self._plan, self._submitted, self._grammar).__await__()

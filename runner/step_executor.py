@@ -9,12 +9,14 @@ import torch
 from ..scheduler.plan import NO_INTS, IntArray, ModelRunnerOutput, SchedulerOutput
 from .decoder import Decoder, Weights
 from .kv_layout import layout_of
+from .mask_ticket import MaskTicket
 from .model_config import ModelConfig
 from .paged_kv import PagedKV
 from .row_tables import RowTables
 from .runner import RunnerInfo
 from .sampler import sample
 from .step_batch import StepBatch
+from .token_masks import apply_masks
 
 
 class StepExecutor:
@@ -41,8 +43,10 @@ class StepExecutor:
             groups=len(info.kv_groups),
         )
 
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+    def execute(self, plan: SchedulerOutput, masks: MaskTicket | None = None) -> ModelRunnerOutput:
         """Apply a plan to the rows, compute its tokens, and sample where it says so.
+
+        Masks are waited for when the logits are there, not before.
 
         Raises:
             BooksError: the plan does not fit what the plans before it said.
@@ -51,16 +55,18 @@ class StepExecutor:
             self._rows.grow(row, block_ids, plan.grown_more.get(row, ()))
         for new in plan.scheduled_new_reqs:
             self._rows.fill(new)
-        tokens = self._compute(plan) if plan.req_ids else NO_INTS
+        tokens = self._compute(plan, masks) if plan.req_ids else NO_INTS
         for row, changes in plan.replaced.items():
             for group, place, block in changes:
                 self._rows.replace(row, group, place, block)
         return ModelRunnerOutput(step=plan.step, token_ids=tokens)
 
-    def _compute(self, plan: SchedulerOutput) -> IntArray:
+    def _compute(self, plan: SchedulerOutput, masks: MaskTicket | None) -> IntArray:
         batch = StepBatch(plan, self._rows)
         with torch.inference_mode():
             logits = self.model.forward(batch, self._kv)[:, : self._vocab_size]
+            if masks is not None:
+                apply_masks(logits, masks.wait(), plan)
             tokens = sample(logits, self._rows, batch.sampled_rows, batch.sampled_outputs)
         self._rows.append(batch.sampled_rows, tokens)
         return tokens

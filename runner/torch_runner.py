@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 
-from ..scheduler.errors import ConfigError, NotBuiltError
+from ..scheduler.errors import ConfigError, EngineDeadError
 from ..scheduler.plan import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from .decoder import Weights
 from .kv_layout import group_layers
+from .mask_ticket import MaskTicket
 from .model_config import ModelConfig
 from .model_source import ModelSource, resolve_model
 from .paged_kv import bytes_per_block
@@ -71,13 +72,14 @@ class TorchRunner:
             num_kv_blocks=_num_blocks(num_kv_blocks, kv_cache_memory, block_bytes, wanted),
             max_num_running_reqs=max_num_running_reqs,
             eos_token_ids=config.eos_token_ids,
-            capabilities=frozenset({"sampling"}),
+            capabilities=frozenset({"sampling", "grammars"}),
             weights_id=config.weights_id,
             kv_groups=layout.groups,
         )
         self._config, self._load, self._num_threads = config, load, num_threads
         self._vocab_size = config.vocab_size if vocab_size is None else vocab_size
         self._thread = RunnerThread("torch runner")
+        self._tickets: dict[int, MaskTicket] = {}  # by step: masks that were promised and may not be there
         self._loaded: Awaitable[None] | None = None
         self._executor: StepExecutor | None = None  # made and used on the thread
 
@@ -139,21 +141,25 @@ class TorchRunner:
     ) -> Awaitable[ModelRunnerOutput]:
         """Take a step and return at once; steps are executed in this order.
 
+        The forward pass does not wait for ``grammar``; sampling does.
+
         The awaitable may be dropped, and awaited more than once. An error in a step is raised by
         its awaitable and by all later ones.
 
         Raises:
             EngineDeadError: after ``aclose``.
-            NotBuiltError: a grammar was given.
             WrongLoopError: called from another event loop than before.
         """
-        if grammar is not None:
-            raise NotBuiltError("grammars are not supported by the torch runner yet")
         self._begin()
-        return self._thread.submit(lambda: self._execute(plan))
+        if grammar is None:
+            return self._thread.submit(lambda: self._execute(plan))
+        masks = self._tickets[plan.step] = MaskTicket(grammar)
+        return self._thread.submit(lambda: self._execute(plan, masks))
 
     async def aclose(self) -> None:
         """End the thread after the step that it is at; steps that wait fail with EngineDeadError."""
+        for masks in list(self._tickets.values()):
+            masks.give_up(EngineDeadError("the runner was closed before the masks of a step came"))
         await self._thread.aclose(CLOSE_LIMIT)
         self._executor = None
 
@@ -169,9 +175,11 @@ class TorchRunner:
             torch.set_num_threads(self._num_threads)
         self._executor = StepExecutor(self._config, self._load(), self.info, self._vocab_size)
 
-    def _execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+    def _execute(self, plan: SchedulerOutput, masks: MaskTicket | None = None) -> ModelRunnerOutput:
         assert self._executor is not None, "the weights come first"
-        return self._executor.execute(plan)
+        output = self._executor.execute(plan, masks)
+        self._tickets.pop(plan.step, None)
+        return output
 
 
 def torch_dtype(name: str) -> torch.dtype:

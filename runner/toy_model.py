@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..scheduler.kv_groups import ONE_GROUP, KVGroup
-from ..scheduler.plan import BlockIds, IntArray, NewRequestData, SchedulerOutput
+from ..scheduler.plan import BlockIds, GrammarOutput, IntArray, NewRequestData, SchedulerOutput
+from .mask_words import allowed_tokens, masks_by_request
 
 Words = NDArray[np.uint64]
 
@@ -152,8 +153,11 @@ class ToyModel:
         self.vocab_size, self.block_size = vocab_size, block_size
         slots = (num_kv_blocks + 1) * block_size
         self._slots: Words = np.zeros(slots, np.uint64)
+        self._plain: Words = np.zeros(num_kv_blocks + 1, np.uint64)  # of each block: the sum of its slots
+        self._weighted: Words = np.zeros(num_kv_blocks + 1, np.uint64)  # with their factors in the first block
         # What slots of groups with a window hold besides: the words of their tokens alone.
         self._own: Words = np.zeros(slots if any(group.window for group in groups) else 0, np.uint64)
+        self._offsets = np.arange(block_size)
         self._tokens = np.zeros((rows, max_model_len + 1), np.int64)
         self._groups = [
             _Group(i, group.window, np.zeros((rows, blocks), np.int64), np.zeros(rows, np.int64))
@@ -165,8 +169,11 @@ class ToyModel:
         self._end_ids: list[set[int]] = [set()] * rows
         self._eos_token_ids = eos_token_ids
 
-    def execute(self, plan: SchedulerOutput) -> IntArray:
-        """Compute one step; returns a token for each entry that samples, in plan order."""
+    def execute(self, plan: SchedulerOutput, masks: GrammarOutput | None = None) -> IntArray:
+        """Compute one step; returns a token for each entry that samples, in plan order.
+
+        Where a mask forbids the token, it is the next one in turn that is allowed.
+        """
         for new in plan.scheduled_new_reqs:
             self._enter(new)
         for row, blocks in plan.grown.items():
@@ -180,6 +187,8 @@ class ToyModel:
             total += self._sums(rows, ends, group)
         tokens = _choose(total, self.vocab_size)
         self._forbid_early_ends(tokens, rows, plan.num_outputs[plan.samples])
+        if masks is not None:
+            self._obey(tokens, masks, plan)
         self._tokens[rows, ends] = tokens
         for row, changes in plan.replaced.items():
             for group, place, block in changes:
@@ -202,6 +211,14 @@ class ToyModel:
         for i in early.tolist():
             tokens[i] = _not_among(int(tokens[i]), self._end_ids[rows[i]], self.vocab_size)
 
+    def _obey(self, tokens: IntArray, masks: GrammarOutput, plan: SchedulerOutput) -> None:
+        found = masks_by_request(masks, plan)
+        sampled = [req_id for req_id, samples in zip(plan.req_ids, plan.samples.tolist(), strict=True) if samples]
+        for i, req_id in enumerate(sampled):
+            if req_id in found:
+                allowed = allowed_tokens(found[req_id], self.vocab_size)
+                tokens[i] = allowed[np.searchsorted(allowed, tokens[i]) % len(allowed)]
+
     def _extend_tables(self, row: int, blocks: BlockIds, more: Sequence[BlockIds]) -> None:
         for group, joining in zip(self._groups, (blocks, *more), strict=True):
             length = int(group.lens[row])
@@ -218,15 +235,38 @@ class ToyModel:
             farthest = _first_in_sight(positions, group.window)
             values = _with_sight(values, self._own[self._slot(group, rows, farthest)])
         self._slots[slots] = values
+        blocks = slots // self.block_size
+        self._sum_up(blocks[np.diff(blocks, prepend=-1) != 0])  # neighbours in a prompt share a block
 
     def _sums(self, rows: IntArray, ends: IntArray, group: _Group) -> Words:
         if not len(rows):
             return np.zeros(0, np.uint64)
         firsts = _first_in_sight(ends - 1, group.window)
-        lengths = ends - firsts
-        flat_rows, indexes = _flat(rows, firsts, lengths)
-        values = self._slots[self._slot(group, flat_rows, indexes)] * _weights(indexes)
-        return np.add.reduceat(values, np.cumsum(lengths) - lengths)
+        first_blocks, last_blocks = firsts // self.block_size, (ends - 1) // self.block_size
+        counts = last_blocks - first_blocks + 1
+        flat_rows, numbers = _flat(rows, first_blocks, counts)
+        blocks = group.tables[flat_rows, numbers]
+        terms = self._plain[blocks] * (2 * self.block_size * numbers).astype(np.uint64) + self._weighted[blocks]
+        sums = np.add.reduceat(terms, np.cumsum(counts) - counts)
+        # Whole blocks were summed; what their ends hold that is out of sight is taken off again.
+        behind = self._terms(group, rows, last_blocks)
+        sums -= (behind * (self._offsets >= (ends - last_blocks * self.block_size)[:, None])).sum(axis=1)
+        if group.window is not None:
+            before = self._terms(group, rows, first_blocks)
+            sums -= (before * (self._offsets < (firsts - first_blocks * self.block_size)[:, None])).sum(axis=1)
+        return sums
+
+    def _sum_up(self, blocks: IntArray) -> None:
+        """Keep the sums of blocks in step with their slots: a long text is read a block at a time."""
+        values = self._slots.reshape(-1, self.block_size)[blocks]
+        self._plain[blocks] = values.sum(axis=1)
+        self._weighted[blocks] = (values * _weights(self._offsets)).sum(axis=1)
+
+    def _terms(self, group: _Group, rows: IntArray, numbers: IntArray) -> Words:
+        """All slots of the ``numbers[i]``-th block of row i's table, each with its factor: [n, block size]."""
+        terms = self._slots.reshape(-1, self.block_size)[group.tables[rows, numbers]]
+        terms *= _weights(numbers[:, None] * self.block_size + self._offsets)
+        return terms
 
     def _slot(self, group: _Group, rows: IntArray, positions: IntArray) -> IntArray:
         return group.tables[rows, positions // self.block_size] * self.block_size + positions % self.block_size

@@ -17,6 +17,9 @@ class BlockPool:
     A free block keeps its content and its key until it is handed out again, so it can still
     be shared. Block 0 is the null block and is never handed out.
 
+    A text's last token is never computed, so the block that it fills lacks one token. It is
+    remembered by the key that it will have, and one request alone may take it and complete it.
+
     Args:
         num_blocks: usable blocks.
         num_groups: groups of layers. They share the blocks, and what one has entered no other finds:
@@ -29,6 +32,8 @@ class BlockPool:
         self._key: list[bytes | None] = [None] * (num_blocks + 1)
         self._group = [0] * (num_blocks + 1)  # of a block with a key, whose it is
         self._block_of: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
+        self._incomplete: dict[bytes, int] = {}
+        self._key_to_come: dict[int, bytes] = {}
         self.num_evictions = 0
         self.journal = Journal()
         # First in, first reused. An ordered dict gives up a block from the middle at once.
@@ -58,6 +63,17 @@ class BlockPool:
         """The group's block with this key, or the null block."""
         return self._block_of[group].get(key, NULL_BLOCK)
 
+    def find_incomplete(self, key: bytes) -> int:
+        """A block that nobody holds and that has this key when its last token is computed; or the null block."""
+        block = self._incomplete.get(key, NULL_BLOCK)
+        return block if block in self._free else NULL_BLOCK
+
+    def claim(self, block: int) -> None:
+        """Hand out an incomplete block with its content."""
+        del self._free[block]
+        self._forget(block)
+        self._refs[block] = 1
+
     def is_free(self, block: int) -> bool:
         """Whether nobody holds the block."""
         return self._refs[block] == 0
@@ -84,7 +100,7 @@ class BlockPool:
             self._refs[block] -= 1
             if self._refs[block] == 0:
                 self._free[block] = None
-                if self._key[block] is None:
+                if self._key[block] is None and block not in self._key_to_come:
                     useless.append(block)
             elif self._refs[block] < 0:
                 raise BooksError(f"block {block} was released more often than it was held")
@@ -105,6 +121,12 @@ class BlockPool:
         self._group[block] = group
         return True
 
+    def publish_incomplete(self, block: int, key: bytes) -> None:
+        """Remember a held block that lacks the last of its tokens."""
+        if key not in self._incomplete and key not in self._block_of[0] and self._key[block] is None:
+            self._incomplete[key] = block
+            self._key_to_come[block] = key
+
     def forget_all(self) -> bool:
         """Forget every key, if nobody holds a block."""
         if len(self._free) != self.num_blocks:
@@ -112,9 +134,13 @@ class BlockPool:
         self._key = [None] * (self.num_blocks + 1)
         for block_of in self._block_of:
             block_of.clear()
+        self._incomplete.clear()
+        self._key_to_come.clear()
         return True
 
     def _forget(self, block: int) -> None:
+        if block in self._key_to_come:
+            del self._incomplete[self._key_to_come.pop(block)]
         key = self._key[block]
         if key is not None:
             group = self._group[block]
@@ -134,3 +160,5 @@ class BlockPool:
             for key, block in block_of.items():
                 if self._key[block] != key or self._group[block] != group:
                     raise BooksError(f"block {block} is found by a key that is not its own")
+        if {key: block for block, key in self._key_to_come.items()} != self._incomplete:
+            raise BooksError(f"{len(self._incomplete)} incomplete blocks, {len(self._key_to_come)} keys to come")

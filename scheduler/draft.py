@@ -109,8 +109,11 @@ def soon_passed(table: RunningTable, sizes: GroupSizes) -> int:
     return int((sizes.num_passed(table.computed[order]) - sizes.num_passed(table.settled[order])).sum())
 
 
-def newly_full(table: RunningTable, draft: Draft, block_size: int) -> list[tuple[int, int]]:
-    """(row, full blocks) where this step or those before have filled blocks with known tokens."""
+def newly_full(table: RunningTable, draft: Draft, block_size: int) -> list[tuple[int, int, bool]]:
+    """(row, full blocks, in this step) where this step or those before have filled blocks with known tokens.
+
+    The last says that the row has a token in this step, if it gets its blocks.
+    """
     order = table.order
     computed = table.computed.copy()
     # A request that still waits for blocks may get none: its new tokens do not count yet.
@@ -118,4 +121,5 @@ def newly_full(table: RunningTable, draft: Draft, block_size: int) -> list[tuple
     computed[draft.rows[sure]] += draft.num_tokens[sure]
     full = np.minimum(computed[order], table.known[order]) // block_size
     (due,) = np.nonzero(full > table.published[order])
-    return list(zip(order[due].tolist(), full[due].tolist(), strict=True))
+    in_step = np.isin(order[due], draft.rows)
+    return list(zip(order[due].tolist(), full[due].tolist(), in_step.tolist(), strict=True))

@@ -22,6 +22,8 @@ class _Grants:
     def __init__(self, wants: Reserve) -> None:
         self.victims: Iterator[Victim] = iter(wants.victims)
         self.soon_passed = wants.soon_passed
+        self.step = wants.step
+        self.replaced: dict[str, list[tuple[int, int, int]]] = {}
         self.grown: dict[str, list[int]] = {}
         self.grown_more: dict[str, list[list[int]]] = {}
         self.stalled: set[str] = set()
@@ -94,6 +96,7 @@ class KVCacheManager:
         return Granted(
             grown={req_id: blocks for req_id, blocks in grants.grown.items() if req_id not in gone},
             grown_more={req_id: blocks for req_id, blocks in grants.grown_more.items() if req_id not in gone},
+            replaced={req_id: blocks for req_id, blocks in grants.replaced.items() if req_id not in gone},
             stalled=grants.stalled,
             preempted=grants.preempted,
             admitted=grants.admitted,
@@ -115,6 +118,9 @@ class KVCacheManager:
         if release.keep_as:
             self._holders.keep(release.keep_as, table, release.fence)
             return
+        full = release.num_full_blocks
+        if release.lacks_last_token and self._sizes.one_whole and full < len(table.keys):
+            self._pool.publish_incomplete(table.groups[0][full], table.keys[full])
         for blocks in table.held():
             self._fences.give_back(blocks, release.fence)
 
@@ -165,7 +171,10 @@ class KVCacheManager:
     def _publish_all(self, publishes: list[Publish], grants: _Grants) -> None:
         for publish in publishes:
             if publish.req_id not in grants.preempted:
-                self._publish(publish, self._tables[publish.req_id])
+                table = self._tables[publish.req_id]
+                first = table.published
+                self._publish(publish, table)
+                self._merge(publish, table, first, grants)
 
     def _publish(self, full: Publish | Release, table: BlockTable) -> None:
         if not self.enable_prefix_caching:
@@ -178,6 +187,20 @@ class KVCacheManager:
                 if pool.publish(blocks[index], table.keys[index], group):
                     pool.journal.stored(full.req_id, index, isinstance(full, Release), group)
         table.published = max(table.published, full.num_full_blocks)
+
+    def _merge(self, publish: Publish, table: BlockTable, first: int, grants: _Grants) -> None:
+        """Where an equal block can be found, it takes the place of the request's own after this step."""
+        if not (self.enable_prefix_caching and publish.merges) or publish.req_id in grants.stalled:
+            return
+        for group in self._groups:
+            blocks = table.groups[group]
+            for place in range(max(first, table.passed[group]), min(publish.num_full_blocks, len(table.keys))):
+                own, other = blocks[place], self._pool.find(table.keys[place], group)
+                if other not in (own, NULL_BLOCK):
+                    self._pool.share([other])
+                    blocks[place] = other
+                    self._fences.give_back([own], grants.step)
+                    grants.replaced.setdefault(publish.req_id, []).append((group, place, other))
 
     # --- waiting requests
 
@@ -222,9 +245,9 @@ class KVCacheManager:
         # In a window the last token sees one token more than the one behind it: it must be computed with others.
         most = (admit.num_tokens - self._sizes.has_windows) // self.block_size if reads else 0
         hit = find_hit(self._pool, self._sizes, admit.digests, most)
-        if own and held >= hit.num_blocks * self.block_size:
+        if own and held >= hit.num_tokens(self.block_size):
             return Start.behind(held, admit.num_tokens, own=own)
-        return Start.behind(hit.num_blocks * self.block_size, admit.num_tokens, hit=hit)
+        return Start.behind(hit.num_tokens(self.block_size), admit.num_tokens, hit=hit)
 
     def _make_room_for(self, admit: Admit, wants: Reserve, grants: _Grants, *, takes: bool) -> Start | None:
         """A start for which there is room, or None; the first candidate (``takes``) may take it from others."""
@@ -300,11 +323,14 @@ class KVCacheManager:
 
     def _new_table(self, admit: Admit, hit: Hit) -> BlockTable:
         self._pool.share(hit.blocks())
+        begun = [hit.incomplete] if hit.incomplete else []
+        for block in begun:
+            self._pool.claim(block)
         self._holders.drop(admit.holder)
         groups: list[list[int]] = []
         for group, found in enumerate(hit.found):
-            new = self._sizes.room(group, admit.num_tokens, hit.num_blocks) - len(found)
-            groups.append([NULL_BLOCK] * (hit.num_blocks - len(found)) + found + self._pool.take(new))
+            new = self._sizes.room(group, admit.num_tokens, hit.num_blocks) - len(found) - len(begun)
+            groups.append([NULL_BLOCK] * (hit.num_blocks - len(found)) + found + begun + self._pool.take(new))
         passed = [hit.num_blocks - len(found) for found in hit.found]
         return BlockTable(groups, passed, list(admit.digests), hit.num_blocks)
 

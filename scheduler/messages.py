@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from .kv_events import KVChange, KVEventBatch
+from .params import StructuredOutput
 from .pause import PauseMode
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput
 from .request import FinishReason, Request
@@ -80,6 +81,23 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     steps: bool = False
 
 
+class GrammarNews(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Grammars are ready, or their requests must end: each failed one's reason is its text."""
+
+    ready: list[str] = []
+    failed: dict[str, str] = {}
+
+
+# --- to the grammars
+
+
+class PrepareGrammars(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Requests wait for their grammars; others, which had one or waited for it, have ended."""
+
+    wanted: dict[str, StructuredOutput] = {}
+    ended: list[str] = []
+
+
 # --- to the KV cache
 
 
@@ -87,7 +105,9 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     """A request's blocks are given up; ``fence`` is the last step that may touch them.
 
     ``digests`` are keys of its last full blocks which the cache has not been told yet. With
-    ``keep_as`` they are kept under that name until others need them, in the place of what was.
+    ``keep_as`` they are kept under that name until others need them, in the place of what was. With
+    ``lacks_last_token`` the last of them is that of a block behind the full ones, of which all
+    tokens but the last were computed.
     """
 
     req_id: str
@@ -95,17 +115,20 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     digests: list[bytes] = []
     num_full_blocks: int = 0
     keep_as: str | None = None
+    lacks_last_token: bool = False
 
 
 class Publish(msgspec.Struct, frozen=True, kw_only=True):
     """The first ``num_full_blocks`` of a request's table are computed by planned steps.
 
-    ``digests`` continue the keys that the cache has for the request.
+    ``digests`` continue the keys that the cache has for the request. ``merges``: it has a token in
+    the planned step, by which the runner can be told of equal blocks that take their place.
     """
 
     req_id: str
     num_full_blocks: int
     digests: list[bytes] = []
+    merges: bool = False
 
 
 class Grow(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +174,8 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True):
 class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """All that one step wants of the KV cache, in the order in which it is to be granted.
 
-    ``completed`` is the last step whose result was applied: fences up to it are open.
+    ``step`` is the one that is planned. ``completed`` is the last whose result was applied:
+    fences up to it are open.
     ``settled`` names requests whose windows have passed blocks, with their tokens computed by
     applied steps; ``soon_passed`` counts the blocks that windows pass when steps under way end.
     ``victims`` give way to those who grow, first to last; ``holders`` have no row and give their
@@ -164,6 +188,7 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """
 
     completed: int
+    step: int = 0
     release: list[Release] = []
     settled: dict[str, int] = {}
     soon_passed: int = 0
@@ -203,6 +228,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
 class Granted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the KV cache gave; ``grown`` in the first group of layers, ``grown_more`` in each further one.
 
+    In the tables of ``replaced`` requests equal blocks take the place of their own: (group, place, block).
     ``stalled`` requests get nothing in this step: enough blocks are on their way to free.
     ``refused`` says that the first candidate left over found no room. ``changes`` are those of
     the prefix cache, if a report was wanted.
@@ -210,6 +236,7 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     grown: dict[str, BlockIds] = {}
     grown_more: dict[str, list[BlockIds]] = {}
+    replaced: dict[str, list[tuple[int, int, int]]] = {}
     stalled: set[str] = set()
     preempted: list[str] = []
     admitted: list[Admitted] = []

@@ -15,7 +15,18 @@ SEED_LIMIT = 2**63
 
 
 class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """A constraint on the text; exactly one field is given."""
+    """A constraint on the text; exactly one of the first six fields is given.
+
+    Args:
+        json_schema: a JSON schema, as an object or as text.
+        json_object: True: any JSON object.
+        regex: a pattern that the whole text matches; classes like ``\\d`` and ``\\s`` are ASCII.
+        grammar: EBNF, its first rule named ``root``.
+        choice: the text is one of these.
+        structural_tag: free text with constrained parts between tags, as xgrammar describes it.
+        max_whitespace: most blanks in a row between the parts of a JSON text, 1 to 64.
+        reasoning_end_token_id: the text before this token is free; the constraint begins behind it.
+    """
 
     json_schema: dict[str, Any] | str | None = None
     json_object: bool | None = None
@@ -23,11 +34,19 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
     grammar: str | None = None
     choice: list[str] | None = None
     structural_tag: dict[str, Any] | str | None = None
+    max_whitespace: int = 8
+    reasoning_end_token_id: int | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+        given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
         if len(given) != 1:
             raise InvalidRequestError(f"StructuredOutput takes exactly one constraint, got {given or 'none'}")
+        _whole("max_whitespace", self.max_whitespace, 1, 65)
+        if self.reasoning_end_token_id is not None:
+            _whole("reasoning_end_token_id", self.reasoning_end_token_id, 0, 2**31)
+
+
+CONSTRAINTS = ("json_schema", "json_object", "regex", "grammar", "choice", "structural_tag")
 
 
 class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +178,6 @@ NOT_BUILT: dict[str, Any] = {
     "bad_words": None,
     "logprobs": None,
     "prompt_logprobs": None,
-    "structured_output": None,
 }
 
 

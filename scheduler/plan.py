@@ -112,7 +112,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """Whether the plan computes nothing and says nothing."""
-        return not (self.req_ids or self.finished_req_ids or self.preempted_req_ids or self.replaced)
+        return not (self.req_ids or self.finished_req_ids or self.preempted_req_ids)
 
     @property
     def num_scheduled_tokens(self) -> dict[str, int]:
@@ -137,10 +137,18 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GrammarOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """Masks of the constrained requests of one step, addressed by request and position."""
+    """Masks of the constrained requests of one step, addressed by request and position.
+
+    Row i of ``bitmask`` says which tokens request ``req_ids[i]`` may choose as output number
+    ``positions[i]`` (from 0). It is ``width`` words of 32 bits, little-endian: bit t % 32 of word
+    t // 32 is set where token t is allowed. Tokens beyond the words are not. Entries of the step
+    without a row here are free.
+    """
 
     step: int
     req_ids: list[str] = []
+    positions: list[int] = []
+    width: int = 0
     bitmask: bytes = b""
 
 

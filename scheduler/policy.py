@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from heapq import merge
+from itertools import chain, islice
 from typing import Protocol, runtime_checkable
 
 from .request import RequestState
@@ -49,33 +50,53 @@ class Policy(Protocol):
 
 
 class FCFSPolicy:
-    """First come, first served; the last admitted gives way first."""
+    """First come, first served; the last admitted gives way first.
+
+    A request that was held up (its grammar took its time) still has the place of its arrival.
+    """
 
     def __init__(self) -> None:
         # Ordered by admission; removal from the middle (an abort) costs the same at any length.
+        self._back: OrderedDict[str, RequestState] = OrderedDict()  # preempted: before all others
         self._queue: OrderedDict[str, RequestState] = OrderedDict()
+        self._late: list[RequestState] = []  # arrived before others that joined the queue before them; in order
+        self._newest = 0  # arrival number of the last that joined the queue
 
     def add(self, state: RequestState) -> None:
+        if state.number < self._newest:
+            insort(self._late, state, key=_number)
+            return
+        self._newest = state.number
         self._queue[state.request_id] = state
 
     def requeue(self, state: RequestState) -> None:
-        self._queue[state.request_id] = state
-        self._queue.move_to_end(state.request_id, last=False)
+        self._back[state.request_id] = state
+        self._back.move_to_end(state.request_id, last=False)
 
     def remove(self, state: RequestState) -> None:
-        del self._queue[state.request_id]
+        for queue in (self._queue, self._back):
+            if queue.get(state.request_id) is state:
+                del queue[state.request_id]
+                return
+        del self._late[next(place for place, late in enumerate(self._late) if late is state)]
 
     def candidates(self, limit: int, now: float) -> Sequence[RequestState]:  # noqa: ARG002 - other policies age
-        return list(islice(self._queue.values(), limit))
+        return list(islice(iter(self), limit))
 
     def victims(self, running: Sequence[RequestState]) -> Iterable[RequestState]:
         return reversed(running)
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._back) + len(self._queue) + len(self._late)
 
     def __iter__(self) -> Iterator[RequestState]:
-        return iter(self._queue.values())
+        if not self._back and not self._late:
+            return iter(self._queue.values())
+        return chain(self._back.values(), merge(self._late, self._queue.values(), key=_number))
+
+
+def _number(state: RequestState) -> int:
+    return state.number
 
 
 PriorityKey = tuple[int, float, str]

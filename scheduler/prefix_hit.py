@@ -17,10 +17,16 @@ class Hit(NamedTuple):
     Args:
         num_blocks: its length.
         found: for each group the blocks that are needed to go on from it, the prefix's last ones.
+        incomplete: a block behind it that lacks only its last token; the null block: there is none.
     """
 
     num_blocks: int
     found: list[list[int]]
+    incomplete: int = NULL_BLOCK
+
+    def num_tokens(self, block_size: int) -> int:
+        """Tokens whose keys and values are there."""
+        return self.num_blocks * block_size + (block_size - 1 if self.incomplete else 0)
 
     def blocks(self) -> Iterable[int]:
         """The found blocks of all groups."""
@@ -69,7 +75,8 @@ def _find_whole(pool: BlockPool, keys: Sequence[bytes]) -> Hit:
         if block == NULL_BLOCK:
             break
         blocks.append(block)
-    return Hit(len(blocks), [blocks])
+    behind = keys[len(blocks) : len(blocks) + 1]
+    return Hit(len(blocks), [blocks], pool.find_incomplete(behind[0]) if behind else NULL_BLOCK)
 
 
 def longest_hit(sizes: GroupSizes, limit: int, has: Callable[[int, int], bool]) -> int:

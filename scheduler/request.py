@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class RequestStatus(enum.IntEnum):
     """Where a request is in its life; everything above PREEMPTED has ended."""
 
+    WAITING_FOR_GRAMMAR = -1
     WAITING = 0
     RUNNING = 1
     PREEMPTED = 2
@@ -87,6 +88,7 @@ class RequestState:
         "digests",
         "num_held",
         "num_preemptions",
+        "number",
         "output_token_ids",
         "prefill",
         "repetition",
@@ -99,6 +101,7 @@ class RequestState:
         self.request = request
         self.status = RequestStatus.WAITING
         self.row = -1
+        self.number = 0  # in order of arrival, from 1; 0: not queued by a scheduler
         self.output_token_ids: list[int] = []
         self.digests: list[bytes] = []
         self.prefill: PrefillStats | None = None  # from the first admission on

@@ -10,7 +10,7 @@ before is known, and nothing here asks how many steps are under way.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from .block_keys import BlockKeys
 from .cadence import PrefillCadence
 from .config import SchedulerConfig
 from .draft import Draft, Head, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
-from .errors import BooksError, ConfigError, InvalidRequestError
+from .errors import BooksError, ConfigError, InvalidRequestError, PolicyError
+from .grammar_room import GrammarRoom
 from .kv_cache_manager import KVCacheManager
 from .kv_events import Described
 from .limits import pool_error, refuse_invalid, token_limit
@@ -53,6 +54,7 @@ from .waiting import WaitingRoom
 NOTHING_GRANTED = Granted()
 
 Growth = tuple[dict[int, BlockIds], dict[int, list[BlockIds]]]  # by row: the first group's blocks, further groups'
+Replaced = dict[str, list[tuple[int, int, int]]]  # by request: group, place in its table, block
 
 
 class Scheduler:
@@ -66,6 +68,7 @@ class Scheduler:
         self._rules = stops.checked_rules(stop_rules)
         self._table = RunningTable(config.max_num_running_reqs, config.max_model_len)
         self._keys = BlockKeys(config)
+        self.grammars = GrammarRoom()
         self._cadence = PrefillCadence(config.prefill_schedule_interval)
         self._requests: dict[str, RequestState] = {}
         self._sizes = config.group_sizes()
@@ -82,7 +85,9 @@ class Scheduler:
         self._preempted_ids: set[str] = set()
         self._ended: dict[str, Finished] = {}
         self._events: list[EngineCoreEvent] = []
-        self._num_steps = self._num_preemptions = self._num_prompt_tokens = self._num_tokens = self._num_finished = 0
+        self._num_arrived = self._num_steps = self._num_preemptions = self._num_prompt_tokens = self._num_tokens = (
+            self._num_finished
+        ) = 0
 
     # --- requests come and go
 
@@ -95,8 +100,11 @@ class Scheduler:
         state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
         state.digests = list(request.block_digests or ())
         self._keys.hash_known(state)
-        self._waiting.add(state)  # first: a policy that raises has taken nothing in
+        state.number = self._num_arrived = self._num_arrived + 1
+        if not self.grammars.park(state):
+            self._waiting.add(state)  # first: a policy that raises has taken nothing in
         self._requests[request.request_id] = state
+        self._waiting.sessions.begin(request)
         self._num_prompt_tokens += len(request.prompt_token_ids)
         self._note("QUEUED", request.request_id, now)
 
@@ -108,6 +116,19 @@ class Scheduler:
         states = [state for req_id in dict.fromkeys(wanted) if (state := self._requests.get(req_id))]
         self._finish([(state, Finished(reason=FinishReason.ABORT)) for state in states], now)
         return [state.request_id for state in states]
+
+    def grammar_news(self, ready: Iterable[str], failed: Mapping[str, str], now: float = 0.0) -> None:
+        """Requests whose grammars are ready join the queue; failed ones end. Not between ``propose`` and ``commit``."""
+        failed = dict(failed)
+        for state in filter(None, map(self.grammars.release, ready)):
+            try:
+                self._waiting.add(state)
+            except PolicyError as error:
+                self.grammars.take_back(state)
+                failed[state.request_id] = str(error)
+            self._waiting.refused = False  # it may come before the one that found no room
+        ends = {req_id: Finished(reason=FinishReason.ERROR, error=text) for req_id, text in failed.items()}
+        self._finish([(self._requests[req_id], end) for req_id, end in ends.items() if req_id in self._requests], now)
 
     def reject(self, request_id: str, error: str) -> None:
         """Answer a request that could not be queued."""
@@ -179,6 +200,7 @@ class Scheduler:
             return None
         return Reserve(
             completed=self._tell(),
+            step=self._step + 1,
             release=self._take_releases(),
             settled=settled,
             soon_passed=soon_passed(self._table, self._sizes) if grow else 0,
@@ -211,7 +233,9 @@ class Scheduler:
             rows = np.append(rows, [new.row for new in fresh])
             num_tokens = np.append(num_tokens, [a.num_scheduled_tokens for a in granted.admitted])
         self._cadence.planned(num_tokens, left_over=self._may_admit_more)
-        return self._make_plan(rows, num_tokens, grown, fresh)
+        if granted.replaced:
+            self._fence = self._step  # this step still touches the blocks that were replaced
+        return self._make_plan(rows, num_tokens, grown, fresh, granted.replaced)
 
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
         """Apply a step's result; what it says of requests that are gone is dropped."""
@@ -308,15 +332,16 @@ class Scheduler:
     def _newly_full(self, draft: Draft) -> list[Publish]:
         if not self.config.enable_prefix_caching:
             return []
-        return [self._publish(row, full) for row, full in newly_full(self._table, draft, self.config.block_size)]
+        return [self._publish(*found) for found in newly_full(self._table, draft, self.config.block_size)]
 
-    def _publish(self, row: int, full: int) -> Publish:
+    def _publish(self, row: int, full: int, in_step: bool) -> Publish:
         self._table.published[row] = full
         state = self._requests[self._table.ids[row]]
         return Publish(
             req_id=state.request_id,
             num_full_blocks=full,
             digests=self._keys.extend(state, self._table.tokens[state.row], full),
+            merges=in_step,
         )
 
     def _tell(self) -> int:
@@ -460,7 +485,7 @@ class Scheduler:
         return bisect_right(priorities, state.request.priority)
 
     def _make_plan(
-        self, rows: IntArray, num_tokens: IntArray, grown: Growth, fresh: list[NewRequestData]
+        self, rows: IntArray, num_tokens: IntArray, grown: Growth, fresh: list[NewRequestData], replaced: Replaced
     ) -> SchedulerOutput:
         table = self._table
         computed, target = table.computed[rows], table.known[rows] + table.promised[rows]
@@ -476,6 +501,7 @@ class Scheduler:
             samples=samples,
             grown=grown[0],
             grown_more=grown[1],
+            replaced={self._requests[req_id].row: changes for req_id, changes in replaced.items()},
             scheduled_new_reqs=fresh,
             finished_req_ids=self._finished_ids,
             preempted_req_ids=self._preempted_ids,
@@ -545,6 +571,8 @@ class Scheduler:
 
         With ``keep_as`` its blocks are kept for its session, under that name.
         """
+        if self.grammars.end(state):
+            return
         if state.row < 0:
             if self._waiting.end(state):
                 self._releases.append(Release(req_id=state.request_id, fence=self._fence, keep_as=keep_as))
@@ -552,18 +580,23 @@ class Scheduler:
                     self._waiting.sessions.park(state, state.num_held)
             return
         row, table = state.row, self._table
-        num_computed = int(min(table.computed[row], table.known[row]))
-        full = num_computed // self.config.block_size
+        size, computed, known = self.config.block_size, int(table.computed[row]), int(table.known[row])
         fence = int(table.last_step[row])
-        digests = self._keys.extend(state, self._table.tokens[state.row], full)
         self._releases.append(
-            Release(req_id=state.request_id, fence=fence, digests=digests, num_full_blocks=full, keep_as=keep_as)
-        )  # fmt: skip
+            Release(
+                req_id=state.request_id,
+                fence=fence,
+                digests=self._keys.extend(state, table.tokens[row], known // size),
+                num_full_blocks=min(computed, known) // size,
+                lacks_last_token=size > 1 and computed == known - 1 and known % size == 0,
+                keep_as=keep_as,
+            )
+        )
         self._fence = max(self._fence, fence)
         state.output_token_ids = table.outputs(row)
         state.row = -1
         if keep_as:
-            self._waiting.sessions.park(state, num_computed)
+            self._waiting.sessions.park(state, min(computed, known))
         if self.reports.follows_kv:
             self.reports.ending[state.request_id] = state
 
@@ -646,13 +679,15 @@ class Scheduler:
             num_finished=self._num_finished,
             num_parked=len(self._waiting.sessions.parked),
             prefix_hit_rate=self.reports.hit_rate.rate,
+            num_deferred=len(self.grammars),
         )
 
     def check(self) -> None:
         """Raise BooksError unless queue, table and requests agree."""
         self._table.check()
-        if self.num_running + self.num_waiting != len(self._requests):
-            raise BooksError(f"{self.num_running} run, {self.num_waiting} wait, {len(self._requests)} are known")
+        waiting = self.num_waiting + len(self.grammars)
+        if self.num_running + waiting != len(self._requests):
+            raise BooksError(f"{self.num_running} run, {waiting} wait, {len(self._requests)} are known")
         self._waiting.check(self._requests)
         for row in self._table.order.tolist():
             state = self._requests.get(self._table.ids[row])

@@ -14,7 +14,9 @@ from .messages import (
     CloseSession,
     EngineCoreOutputs,
     Follow,
+    GrammarNews,
     Pause,
+    PrepareGrammars,
     ResetPrefixCache,
     Resume,
     StepDone,
@@ -26,7 +28,7 @@ from .plan import SchedulerOutput
 from .scheduler import NOTHING_GRANTED, Scheduler
 
 SchedulerAsk = Ask[ResetPrefixCache, bool] | Ask[Pause, None] | Ask[SwapPolicy, None]
-SchedulerControl = Abort | CloseSession | StepDone | Follow | Resume | SchedulerAsk
+SchedulerControl = Abort | CloseSession | StepDone | Follow | GrammarNews | Resume | SchedulerAsk
 
 
 class SchedulerActor(Actor):
@@ -40,6 +42,7 @@ class SchedulerActor(Actor):
         plans: lane of the runner.
         outputs: lane of the delivery; has places for all steps in flight.
         max_waiting: places for requests on their way in.
+        grammars: lane of the grammars; None: constrained requests are refused at the door.
     """
 
     def __init__(
@@ -50,8 +53,9 @@ class SchedulerActor(Actor):
         plans: Channel[SchedulerOutput],
         outputs: Channel[EngineCoreOutputs],
         max_waiting: int,
+        grammars: Channel[PrepareGrammars] | None = None,
     ) -> None:
-        super().__init__("scheduler", sends_to=[reserve, plans, outputs])
+        super().__init__("scheduler", sends_to=[reserve, plans, outputs, *([grammars] if grammars is not None else [])])
         self.core = core
         self.submits: Channel[Submit] = self.mailbox.lane("submit", max_waiting)
         self._reserve, self._plans, self._outputs = reserve, plans, outputs
@@ -60,6 +64,9 @@ class SchedulerActor(Actor):
         self._pauses: list[Ask[Pause, None]] = []
         self.mailbox.watch_room(plans)
         self.mailbox.watch_room(outputs)
+        self._grammars = grammars
+        if grammars is not None:
+            self.mailbox.watch_room(grammars)
 
     async def run(self) -> None:
         while True:
@@ -82,6 +89,8 @@ class SchedulerActor(Actor):
     def _send_notices(self) -> None:
         if self._outputs_have_room() and (notices := self.core.take_outputs()):
             self._outputs.send_nowait(notices)
+        if self.core.grammars.has_news and self._grammars is not None and self._grammars.has_room:
+            self._grammars.send_nowait(self.core.grammars.take_news())
 
     def _add(self, submit: Submit, now: float) -> None:
         try:
@@ -98,6 +107,8 @@ class SchedulerActor(Actor):
                 self._outputs.send_nowait(outputs)
             case CloseSession(session=session):
                 self.core.close_session(session)
+            case GrammarNews(ready=ready, failed=failed):
+                self.core.grammar_news(ready, failed, now)
             case Resume():
                 self.core.set_pause_state(PauseState.UNPAUSED)
                 self._answer_pauses()

@@ -45,7 +45,6 @@ class WaitingRoom:
     def add(self, state: RequestState) -> None:
         """Take in a new request."""
         self.policy.add(state)
-        self.sessions.begin(state.request)
 
     def requeue(self, state: RequestState) -> None:
         """Take back a preempted request; of several the last admitted comes first."""

@@ -361,7 +361,7 @@ async def test_diagnose_names_what_each_actor_waits_for():
         stream = engine.generate(PROMPT, greedy())
         await anyio.wait_all_tasks_blocked()
         lines = dict(line.split(":", 1) for line in engine.diagnose().splitlines())
-        assert set(lines) == {"delivery", "runner", "kv_cache", "scheduler", "intake"}
+        assert set(lines) == {"delivery", "runner", "kv_cache", "scheduler", "intake", "loop_watch"}
         assert "waits for outputs" in lines["delivery"]
         assert "plans 0/2" in lines["runner"]
         await stream.aclose()

@@ -128,6 +128,8 @@ RECORDS: list[msgspec.Struct] = [
     *CHANGES,
     KVEventsLost(first=1, last=3),
     messages.Follow(kv_events=True, steps=True),
+    messages.GrammarNews(ready=["a"], failed={"b": "why"}),
+    messages.PrepareGrammars(wanted={"a": StructuredOutput(choice=["x", "é"])}, ended=["b"]),
     EVENT,
     FINISHED,
     Finished(reason=FinishReason.ERROR, stop_reason="text", error="why"),
@@ -178,7 +180,7 @@ def test_every_record_is_tried_here_and_frozen():
     made = {type(record) for record in RECORDS}
     for module in (messages, plan, kv_events):
         for name, kind in inspect.getmembers(module, inspect.isclass):
-            if issubclass(kind, msgspec.Struct) and kind not in (msgspec.Struct, SamplingParams):
+            if issubclass(kind, msgspec.Struct) and kind not in (msgspec.Struct, SamplingParams, StructuredOutput):
                 assert kind in made, f"{module.__name__}.{name} is not in RECORDS"
                 assert kind.__struct_config__.frozen, name
 

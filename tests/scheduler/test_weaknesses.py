@@ -163,6 +163,68 @@ def test_w7_the_budget_of_a_step_goes_by_priority():
     assert play.step() == {"urgent": 1, "middle": 6, "slow": 13}
 
 
+def test_w8_a_block_that_lacks_only_the_last_sampled_token_is_found_and_completed():
+    play = Play(caching=True)
+    play.add("first", some(31), max_tokens=1)
+    play.step()
+    play.add("second", [*some(31), 7, 500])
+    plan = play.plan()
+    assert plan.num_scheduled_tokens == {"second": 2}  # 17: the block of the last token is not found
+    assert plan.scheduled_new_reqs[0].num_computed_tokens == 31  # 16
+
+
+def test_w8_an_incomplete_block_is_completed_by_one_request_and_shared_by_the_next():
+    play = ToyPlay(blocks=20, caching=True)
+    play.add("first", some(7), max_tokens=1)
+    play.step()
+    (token,) = play.tokens["first"]
+    for name in ("second", "third"):
+        play.add(name, [*some(7), token, 9], max_tokens=6)
+    plan = play.plan()
+    assert plan.num_scheduled_tokens == {"second": 2, "third": 1}
+    assert plan.scheduled_new_reqs[0].block_ids[:2] == plan.scheduled_new_reqs[1].block_ids[:2]
+    play.apply(plan)
+    play.until_done()
+    play.assert_as_alone()
+
+
+def test_w8_an_incomplete_block_that_was_handed_out_is_not_found_any_more():
+    play = Play(caching=True, blocks=3)
+    play.add("first", some(31), max_tokens=1)
+    play.step()
+    play.add("other", 40, max_tokens=1)
+    play.step()
+    play.add("second", [*some(31), 7, 500])
+    assert play.step() == {"second": 33}
+
+
+def _two_that_miss_each_other(play: Play) -> None:
+    """Equal texts in requests that are admitted together: neither finds what the other computes later."""
+    for name in ("a", "b"):
+        play.add(name, some(3 * play.config.block_size), max_tokens=20)
+
+
+def test_w9_equal_blocks_are_merged_when_the_second_is_completed():
+    play = Play(caching=True, max_num_scheduled_tokens=20)
+    _two_that_miss_each_other(play)
+    play.steps(5)
+    tables = [play.kv.block_ids(name) for name in "ab"]
+    assert tables[0][:2] == tables[1][:2]
+    play.scheduler.release(play.kv)
+    assert play.kv.statistics().num_blocks - play.kv.statistics().num_free_blocks <= 5  # 8: both copies of each stay
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("budget", [3, 5, 8, 64])
+def test_w9_merging_changes_no_token(depth: int, budget: int):
+    play = ToyPlay(blocks=40, caching=True, max_num_scheduled_tokens=budget)
+    _two_that_miss_each_other(play)
+    plans = play.until_done(depth)
+    play.assert_as_alone()
+    assert any(plan.replaced for plan in plans)
+    assert play.free_blocks() == 40
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 def test_w10_what_a_waiting_request_keeps_is_taken_when_running_ones_need_it(depth: int):
     play = ToyPlay(blocks=12, policy="priority", priority_preemption=True, max_num_running_reqs=1)

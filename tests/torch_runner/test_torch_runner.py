@@ -9,13 +9,16 @@ from typing import Any
 
 import anyio
 import msgspec
+import numpy as np
 import pytest
 from dense_reference import LLAMA, Weights, greedy, random_weights
 from plan_maker import BLOCK_SIZE, PlanMaker
 
+from callboard.actors import Reply
 from callboard.actors.errors import WrongLoopError
 from callboard.runner.torch_runner import TorchRunner
-from callboard.scheduler.errors import BooksError, ConfigError, EngineDeadError, ModelLoadError, NotBuiltError
+from callboard.scheduler.errors import BooksError, ConfigError, EngineDeadError, ModelLoadError
+from callboard.scheduler.plan import GrammarOutput
 
 WEIGHTS = random_weights(LLAMA)
 PROMPT = [5, 9, 17, 3, 8]
@@ -168,9 +171,58 @@ async def test_another_event_loop_is_refused(runner: TorchRunner, plans: PlanMak
         await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere))
 
 
-async def test_a_grammar_is_refused(runner: TorchRunner, plans: PlanMaker) -> None:
-    with pytest.raises(NotBuiltError, match="grammars"):
-        runner.submit(plans.step(a=5), grammar=object())  # pyright: ignore[reportArgumentType]
+def masks_of(step: int, req_id: str, position: int, tokens: list[int]) -> GrammarOutput:
+    """Masks for one request that allow these tokens of 64."""
+    words = np.zeros(2, np.uint32)
+    for token in tokens:
+        words[token // 32] |= np.uint32(1 << token % 32)
+    return GrammarOutput(step=step, req_ids=[req_id], positions=[position], width=2, bitmask=words.tobytes())
+
+
+@pytest.mark.parametrize("few", [True, False])
+async def test_sampling_waits_for_the_masks_and_takes_the_best_of_what_they_allow(
+    runner: TorchRunner, plans: PlanMaker, few: bool
+) -> None:
+    (free,) = greedy(LLAMA, WEIGHTS, PROMPT, 1)
+    allowed = [free, 3, 40] if few else [token for token in range(64) if token != free]
+    masks: Reply[GrammarOutput] = Reply()
+    plan = plans.step(a=5)
+    step = runner.submit(plan, masks)
+    await anyio.lowlevel.checkpoint()
+    masks.set_result(masks_of(plan.step, "a", 0, allowed))
+    token = int((await step).token_ids[0])
+    assert (token == free) == few
+    assert token in allowed
+
+
+async def test_a_promise_of_masks_of_any_kind_will_do(runner: TorchRunner, plans: PlanMaker) -> None:
+    plan = plans.step(a=5)
+
+    async def later() -> GrammarOutput:
+        await anyio.lowlevel.checkpoint()
+        return masks_of(plan.step, "a", 0, [9])
+
+    assert int((await runner.submit(plan, later())).token_ids[0]) == 9
+
+
+async def test_a_runner_that_is_closed_waits_for_no_masks(runner: TorchRunner, plans: PlanMaker) -> None:
+    step = runner.submit(plans.step(a=5), Reply())
+    await runner.aclose()
+    with pytest.raises(EngineDeadError, match="closed"):
+        await step
+
+
+async def test_masks_of_another_step_or_place_end_the_runner(plans: PlanMaker) -> None:
+    plan = plans.step(a=5)
+    for masks, message in (
+        (masks_of(plan.step + 1, "a", 0, [3]), "masks of step"),
+        (masks_of(plan.step, "a", 7, [3]), "a mask is for output 7, the next is 0"),
+    ):
+        runner, promise = make(), Reply()
+        promise.set_result(masks)
+        with pytest.raises(BooksError, match=message):
+            await runner.submit(plan, promise)
+        await runner.aclose()
 
 
 async def test_padding_of_the_vocabulary_is_never_sampled(plans: PlanMaker) -> None:
@@ -191,7 +243,7 @@ def test_limits_are_known_at_once() -> None:
     # a block: keys and values, 2 layers, 2 heads, 4 tokens, 8 elements of 4 bytes
     assert info.num_kv_blocks == (1 << 20) // (2 * 2 * 2 * 4 * 8 * 4)
     assert (info.vocab_size, info.max_model_len, info.block_size, info.max_num_running_reqs) == (64, 64, 4, 4)
-    assert info.capabilities == {"sampling"}
+    assert info.capabilities == {"sampling", "grammars"}
 
 
 def test_without_a_limit_the_kv_cache_holds_all_rows_at_full_length() -> None:
