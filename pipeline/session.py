@@ -147,6 +147,7 @@ class Session:
         context = list(self._token_ids)
         prompted = msgspec.structs.replace(prompted, context=context, add_special_tokens=not context)
         # There is a place: each holder of one is on the board, or leaving it.
+        self._parts.watch.mailbox.wake()
         self._parts.intake.prompts.send_nowait(prompted)
 
     def _chunk_ended(self, state: ChunkState) -> None:
