@@ -7,6 +7,7 @@ from callboard.pipeline import EngineStats as EngineStats
 from callboard.pipeline import Pipeline as Pipeline
 from callboard.pipeline import RequestOutput as RequestOutput
 from callboard.pipeline import RequestStream as RequestStream
+from callboard.pipeline import Session as Session
 from callboard.pipeline import SpeculativeConfig as SpeculativeConfig
 from callboard.pipeline import StepStats as StepStats
 from callboard.pipeline import Timings as Timings

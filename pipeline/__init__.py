@@ -9,5 +9,6 @@ from .outputs import RequestOutput as RequestOutput
 from .outputs import Timings as Timings
 from .outputs import Usage as Usage
 from .pipeline import Pipeline as Pipeline
+from .session import Session as Session
 from .step_stats import StepStats as StepStats
 from .stream import RequestStream as RequestStream

@@ -46,16 +46,11 @@ class Door:
         output_kind: OutputKind | None = None,
     ) -> Prompted:
         """Check everything that can be checked without tokenizing; ``output_kind`` takes the place of the given one."""
-        _check_id(request_id)
+        check_id(request_id)
         params = self.check_params(params, request_id)
         if output_kind is not None:
             params = msgspec.structs.replace(params, output_kind=output_kind)
-        if not isinstance(priority, int):
-            raise InvalidRequestError(f"priority is {priority!r}, needed is a whole number (request {request_id})")
-        if cache_salt is not None:
-            _check_text("cache_salt", cache_salt, "text or None", request_id)
-        if adapter is not None:
-            raise NotBuiltError(f"adapter={adapter!r} is not supported yet (request {request_id})")
+        self.check_options(priority, cache_salt, adapter, request_id)
         text, token_ids = self.check_prompt(prompt, request_id)
         return Prompted(
             request_id=request_id,
@@ -67,6 +62,15 @@ class Door:
             cache_salt=cache_salt,
             add_special_tokens=add_special_tokens,
         )
+
+    def check_options(self, priority: Any, cache_salt: Any, adapter: Any, request_id: str) -> None:
+        """Check what says how a request, or a session, is to be served."""
+        if not isinstance(priority, int):
+            raise InvalidRequestError(f"priority is {priority!r}, needed is a whole number (request {request_id})")
+        if cache_salt is not None:
+            _check_text("cache_salt", cache_salt, "text or None", request_id)
+        if adapter is not None:
+            raise NotBuiltError(f"adapter={adapter!r} is not supported yet (request {request_id})")
 
     def check_prompt(self, prompt: Any, request_id: str) -> tuple[str | None, list[int] | None]:
         """The prompt as text or as token ids; the other is None."""
@@ -95,10 +99,11 @@ class Door:
         return params
 
 
-def _check_id(request_id: Any) -> None:
-    if not isinstance(request_id, str) or not request_id or MARK in request_id:
-        raise InvalidRequestError(f"request id is {request_id!r}, needed is text that is not empty, without NUL")
-    _check_text("request id", request_id, "text", request_id)
+def check_id(name: Any, what: str = "request id") -> None:
+    """Raise InvalidRequestError for what cannot name a request, or a session."""
+    if not isinstance(name, str) or not name or MARK in name:
+        raise InvalidRequestError(f"{what} is {name!r}, needed is text that is not empty, without NUL")
+    _check_text(what, name, "text", name)
 
 
 def _check_text(what: str, value: Any, needed: str, request_id: str) -> None:

@@ -19,11 +19,13 @@ from ..scheduler.params import SamplingParams
 from ..scheduler.pause import STATE_OF_MODE, PauseMode
 from ..scheduler.policy import Policy
 from ..scheduler.stops import StopRule, checked_rules
+from .board import public_id
 from .config import EngineConfig
 from .event_log import EventStream, KVEventStream, StepStatsStream
 from .garbage import Frozen
 from .outputs import EngineStats, RequestOutput
 from .parallel import ParallelState
+from .session import Session, check_chunk_params
 from .stream import RequestStream, StreamState
 from .tokenizer import Tokenizer
 from .trace import Trace
@@ -171,6 +173,35 @@ class Engine:
             raise InvalidRequestError("chat needs a tokenizer with a chat template, the engine has none")
         text = self.tokenizer.apply_chat_template(list(messages), tools=list(tools) if tools else None)
         return self._submit(text, params, add_special_tokens=False, **options)
+
+    def open_session(
+        self,
+        params: SamplingParams | None = None,
+        *,
+        session_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        adapter: str | None = None,
+    ) -> Session:
+        """A text that grows by inputs and by what the model adds to each; ``Session.send`` gives it the next.
+
+        Args:
+            params: of inputs that are sent without their own.
+            session_id: unique among open sessions; None: one is made.
+            priority, cache_salt: of all its requests, as in ``generate``.
+
+        Raises InvalidRequestError for an id that is in use and for options that cannot be served.
+        """
+        parts = self._owned()
+        name = parts.sessions.open(session_id)
+        try:
+            parts.door.check_options(priority, cache_salt, adapter, public_id(name))
+            params = check_chunk_params(parts.door, params, public_id(name))
+        except BaseException:
+            parts.sessions.close(name)
+            raise
+        options = {"priority": priority, "cache_salt": cache_salt, "adapter": adapter}
+        return Session(self._owned, name, params, options, self.tokenizer)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream ends with finish reason "abort". Unknown ids are ignored."""

@@ -39,12 +39,14 @@ class Prompted(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     adapter: str | None = None
     arrived: float = 0.0
+    context: list[int] = []  # tokens before it: the text of its session
+    session: str | None = None
 
     @property
     def size(self) -> int:
         """Characters or tokens."""
         words = sum(map(len, self.params.bad_words or ()))
-        return len(self.text if self.text is not None else self.token_ids or ()) + words
+        return len(self.context) + len(self.text if self.text is not None else self.token_ids or ()) + words
 
 
 class Intake:
@@ -66,7 +68,7 @@ class Intake:
 
     def requests(self, prompted: Prompted) -> list[Request]:
         """The requests of a prompt, one for each completion; tokens and keys are made once."""
-        token_ids = self._token_ids(prompted)
+        token_ids = prompted.context + self._token_ids(prompted)
         self.check_prompt(token_ids, prompted.request_id)
         digests = self._keys(prompted, token_ids, self._hash) if self._hash else None
         params = with_token_ids(prompted.params, self._tokenizer)
@@ -79,6 +81,7 @@ class Intake:
                 arrival_time=prompted.arrived,
                 cache_salt=prompted.cache_salt,
                 adapter=prompted.adapter,
+                session=prompted.session,
                 block_digests=digests,
             )
             for index, key in enumerate(prompted.keys)
@@ -184,7 +187,6 @@ class IntakeActor(Actor):
         if stream is None:  # aborted while it was on its way
             self._board.gone(request.request_id)
             return
-        stream.prompt_token_ids = tokens
-        stream.num_prompt_tokens = len(tokens)
+        stream.begin(tokens)
         self._board.load.enter(stream.key, len(tokens))
         self._submits.send_nowait(Submit(request))

@@ -108,6 +108,11 @@ class StreamState:
 
     # --- the engine's side
 
+    def begin(self, prompt_token_ids: list[int]) -> None:
+        """Its prompt is known and on its way to the scheduler."""
+        self.prompt_token_ids = prompt_token_ids
+        self.num_prompt_tokens = len(prompt_token_ids)
+
     def note(self, event: EngineCoreEvent) -> None:
         """Something that happened to the request in the scheduler."""
         if event.kind == "QUEUED":

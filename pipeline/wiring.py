@@ -11,7 +11,7 @@ from ..runner.runner_actor import RunnerActor
 from ..scheduler.errors import ConfigError, EngineOverloadedError, EnginePausedError, InvalidRequestError
 from ..scheduler.kv_cache_actor import KVCacheActor
 from ..scheduler.kv_cache_manager import KVCacheManager
-from ..scheduler.messages import Abort, EngineCoreEvent
+from ..scheduler.messages import Abort, CloseSession, EngineCoreEvent
 from ..scheduler.pause import PauseMode
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.scheduler_actor import SchedulerActor
@@ -25,6 +25,7 @@ from .event_log import EventLog
 from .intake import Intake, IntakeActor
 from .param_limits import ParamLimits
 from .pipeline import Pipeline
+from .session_names import SessionNames
 from .tokenizer import Tokenizer
 
 
@@ -46,6 +47,7 @@ class Parts:
         self.max_unfinished = config.max_waiting + rows
         self.max_waiting_tokens = config.max_waiting_tokens
         self.board = Board(self._tell_abort)
+        self.sessions = SessionNames()
         self.events = EventLog(self.port)
         self.watch = LoopWatch(lambda: len(self.board) > 0)
         depth = config.steps_in_flight
@@ -150,6 +152,19 @@ class Parts:
             self._abort(keys)
         else:
             self.port.post(self._abort, keys)
+
+    def close_session_from_anywhere(self, name: str) -> None:
+        """Close a session that was dropped, in whichever thread that happened."""
+        if self.port.is_owner:
+            self.close_session(name)
+        else:
+            self.port.post(self.close_session, name)
+
+    def close_session(self, name: str) -> None:
+        """Give back what is kept for a session; its requests have ended or are aborted."""
+        self.sessions.close(name)
+        if not self.stopped:
+            self.scheduler.mailbox.control_nowait(CloseSession(name))
 
     def _abort(self, keys: list[str]) -> None:
         if not self.stopped:

@@ -78,6 +78,10 @@ class BlockPool:
         """Whether nobody holds the block."""
         return self._refs[block] == 0
 
+    def is_private(self, block: int) -> bool:
+        """Whether a held block is read by its holder alone, now and later: nobody else holds or finds it."""
+        return self._refs[block] == 1 and self._key[block] is None
+
     def share(self, blocks: Iterable[int]) -> None:
         """Hold cached blocks once more."""
         for block in blocks:

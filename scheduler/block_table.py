@@ -44,7 +44,10 @@ class BlockTable:
 
     def cut(self, num_blocks: int) -> list[list[int]]:
         """Take at least so many blocks, in all, from the tails of the tables; returns them by group."""
-        end = max(0, self.length - -(-num_blocks // len(self.groups)))
+        return self.cut_at(max(0, self.length - -(-num_blocks // len(self.groups))))
+
+    def cut_at(self, end: int) -> list[list[int]]:
+        """Take what stands behind the first ``end`` blocks of each table; returns it by group."""
         tails = [blocks[end:] for blocks in self.groups]
         for blocks in self.groups:
             del blocks[end:]

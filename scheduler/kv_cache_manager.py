@@ -109,10 +109,15 @@ class KVCacheManager:
 
     def _release(self, release: Release) -> None:
         table = self._tables.pop(release.req_id, None)
+        if table is None and release.keep_as:
+            self._holders.rename(release.req_id, release.keep_as)
         if table is None:
             self._holders.drop(release.req_id)
             return
         self._publish(release, table)
+        if release.keep_as:
+            self._holders.keep(release.keep_as, table, release.fence)
+            return
         full = release.num_full_blocks
         if release.lacks_last_token and self._sizes.one_whole and full < len(table.keys):
             self._pool.publish_incomplete(table.groups[0][full], table.keys[full])
@@ -204,6 +209,10 @@ class KVCacheManager:
         for number, admit in enumerate(wants.admit):
             if grants.refused and grants.num_out_of_turn == wants.backfill:
                 return
+            if admit.kept_as:
+                # The last token is computed in any case, and sees what the window of one behind it does not.
+                held = min(admit.num_held, admit.num_tokens - 1)
+                self._holders.fit(admit.kept_as, held, self._sizes, self._pool)
             chunk = self._chunk(admit, self._start(admit), budget, wants)
             if not chunk:
                 return
@@ -230,7 +239,7 @@ class KVCacheManager:
 
     def _start(self, admit: Admit) -> Start:
         """Where a request can go on: behind what is kept for it, or behind what is cached of its text."""
-        own = self._holders.find(admit.req_id)
+        own = self._holders.find(admit.holder)
         held = min(admit.num_held, own.length * self.block_size) if own else 0
         reads = self.enable_prefix_caching and admit.read_cache
         # In a window the last token sees one token more than the one behind it: it must be computed with others.
@@ -252,9 +261,9 @@ class KVCacheManager:
             grants.soon = takes and lack <= 0
             if not takes or not 0 < lack <= self._could_give(admit, grants):
                 return None
-            if self._holders.give((req_id for req_id in grants.holders if req_id != admit.req_id), lack):
+            if self._holders.give((req_id for req_id in grants.holders if req_id != admit.holder), lack):
                 continue
-            if start.own is None and self._holders.give([admit.req_id], lack):
+            if start.own is None and self._holders.give([admit.holder], lack):
                 continue
             if not grants.displaced:
                 return None
@@ -262,8 +271,8 @@ class KVCacheManager:
 
     def _could_give(self, admit: Admit, grants: _Grants) -> int:
         """Blocks that others would give to the first candidate: nobody is to lose some where that helps nobody."""
-        kept = self._holders.num_blocks_of(req_id for req_id in grants.holders if req_id != admit.req_id)
-        own = self._holders.num_blocks_of([admit.req_id])
+        kept = self._holders.num_blocks_of(req_id for req_id in grants.holders if req_id != admit.holder)
+        own = self._holders.num_blocks_of([admit.holder])
         return kept + own + sum(self._tables[victim.req_id].num_blocks for victim in grants.displaced)
 
     def _row_for(self, wants: Reserve, grants: _Grants, *, takes: bool) -> bool:
@@ -307,7 +316,7 @@ class KVCacheManager:
         )
 
     def _kept_table(self, admit: Admit) -> BlockTable:
-        table = self._holders.take(admit.req_id)
+        table = self._holders.take(admit.holder)
         table.extend([self._pool.take(count) for count in self._missing(admit, table)])
         table.keys = list(admit.digests)
         return table
@@ -317,7 +326,7 @@ class KVCacheManager:
         begun = [hit.incomplete] if hit.incomplete else []
         for block in begun:
             self._pool.claim(block)
-        self._holders.drop(admit.req_id)
+        self._holders.drop(admit.holder)
         groups: list[list[int]] = []
         for group, found in enumerate(hit.found):
             new = self._sizes.room(group, admit.num_tokens, hit.num_blocks) - len(found) - len(begun)

@@ -43,28 +43,28 @@ class GroupSizes:
         self.windows = [group.window for group in groups]
         self.one_whole = self.windows == [None]
         self.has_windows = any(window is not None for window in self.windows)
-        self._block_size = block_size
+        self.block_size = block_size
         self._most = [self._most_in(window, in_flight) for window in self.windows]
 
     def _most_in(self, window: int | None, in_flight: int | None) -> int | None:
         if window is None or in_flight is None:
             return None
-        return -(-(window - 1 + in_flight) // self._block_size) + 1
+        return -(-(window - 1 + in_flight) // self.block_size) + 1
 
     def passed(self, group: int, num_tokens: int) -> int:
         """Blocks at a table's head that nobody needs once ``num_tokens`` are computed for good."""
         window = self.windows[group]
-        return 0 if window is None else max(num_tokens - window + 1, 0) // self._block_size
+        return 0 if window is None else max(num_tokens - window + 1, 0) // self.block_size
 
     def num_passed(self, num_tokens: IntArray) -> IntArray:
         """The same over all groups, for each of many requests."""
         starts = [num_tokens - window + 1 for window in self.windows if window is not None]
-        return sum((np.maximum(start, 0) // self._block_size for start in starts), np.zeros_like(num_tokens))
+        return sum((np.maximum(start, 0) // self.block_size for start in starts), np.zeros_like(num_tokens))
 
     def seen(self, group: int, num_blocks: int) -> int:
         """Of so many blocks how many, the last ones, the token behind them sees."""
         window = self.windows[group]
-        return num_blocks if window is None else min(num_blocks, -(-(window - 1) // self._block_size))
+        return num_blocks if window is None else min(num_blocks, -(-(window - 1) // self.block_size))
 
     def room(self, group: int, num_tokens: int, hit: int = 0) -> int:
         """Blocks that a table of ``num_tokens`` must have at once, where ``hit`` are found in the cache.
@@ -76,19 +76,19 @@ class GroupSizes:
 
     def length(self, group: int, num_tokens: int, passed: int) -> int:
         """The same where a window has passed so many blocks at the table's head; they do not count."""
-        whole = -(-num_tokens // self._block_size) - passed
+        whole = -(-num_tokens // self.block_size) - passed
         most = self._most[group]
         return whole if most is None else min(whole, most)
 
     def total_room(self, num_tokens: int) -> int:
         """The same over all groups, when nothing is found."""
         if self.one_whole:
-            return -(-num_tokens // self._block_size)
+            return -(-num_tokens // self.block_size)
         return sum(self.room(group, num_tokens) for group in range(len(self.windows)))
 
     def longest_text(self, num_blocks: int, limit: int) -> int:
         """Tokens, up to ``limit``, for which so many blocks are enough."""
-        size = self._block_size
+        size = self.block_size
         if self.one_whole:
             return min(limit, num_blocks * size)
         most = bisect_right(range(-(-limit // size)), num_blocks, key=lambda n: self.total_room((n + 1) * size))

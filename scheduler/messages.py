@@ -38,6 +38,12 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     request_ids: list[str]
 
 
+class CloseSession(msgspec.Struct, frozen=True, tag=True):
+    """A session has no further input: give back what is kept for it."""
+
+    session: str
+
+
 class StepDone(msgspec.Struct, frozen=True, tag=True):
     """A step has ended with this result."""
 
@@ -100,6 +106,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     """A request's blocks are given up; ``fence`` is the last step that may touch them.
 
     ``digests`` are keys of its last full blocks which the cache has not been told yet. With
+    ``keep_as`` they are kept under that name until others need them, in the place of what was. With
     ``lacks_last_token`` the last of them is that of a block behind the full ones, of which all
     tokens but the last were computed.
     """
@@ -108,6 +115,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
     digests: list[bytes] = []
     num_full_blocks: int = 0
+    keep_as: str | None = None
     lacks_last_token: bool = False
 
 
@@ -147,7 +155,7 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True):
 
     ``digests`` are the keys of its full blocks; ``read_cache`` is false where every token
     must be computed; ``resumed`` requests are counted apart. ``num_held`` tokens were computed
-    into the blocks that the cache may still keep for it.
+    into the blocks that the cache may still keep for it, or for its session as ``kept_as``.
     """
 
     req_id: str
@@ -156,6 +164,12 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True):
     read_cache: bool = True
     resumed: bool = False
     num_held: int = 0
+    kept_as: str | None = None
+
+    @property
+    def holder(self) -> str:
+        """The name under which blocks may be kept for it."""
+        return self.kept_as or self.req_id
 
 
 class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag=True):

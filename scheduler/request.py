@@ -61,6 +61,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         arrival_time: seconds on the engine's clock; ties of priority go by it.
         cache_salt: requests with different salts never share cached blocks.
         adapter: name of the adapter that the weights are used with.
+        session: name of the session whose text this request goes on with; its prompt is that whole text.
         block_digests: keys of the prompt's full blocks, when the sender has made them;
             None: the scheduler makes them.
     """
@@ -72,6 +73,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     arrival_time: float = 0.0
     cache_salt: str | None = None
     adapter: str | None = None
+    session: str | None = None
     block_digests: list[bytes] | None = None
 
 

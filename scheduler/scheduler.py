@@ -48,6 +48,7 @@ from .reports import Reports, described
 from .request import STATUS_OF_REASON, FinishReason, Request, RequestState, RequestStatus
 from .results import new_prompt_logprobs, waves_of_tokens
 from .running_table import RunningTable
+from .sessions import holder_of
 from .statistics import PrefillStats, SchedulerStatistics
 from .waiting import WaitingRoom
 
@@ -104,6 +105,7 @@ class Scheduler:
         if not self.grammars.park(state):
             self._waiting.add(state)  # first: a policy that raises has taken nothing in
         self._requests[request.request_id] = state
+        self._waiting.sessions.begin(request)
         self._num_prompt_tokens += len(request.prompt_token_ids)
         self._note("QUEUED", request.request_id, now)
 
@@ -166,7 +168,14 @@ class Scheduler:
         for state in self._waiting.preempted.values():
             state.num_held = 0
             self._releases.append(Release(req_id=state.request_id, fence=self._fence))
+        for holder in self._waiting.sessions.take_all():
+            self._releases.append(Release(req_id=holder, fence=self._fence))
         self._waiting.refused = False
+
+    def close_session(self, session: str) -> None:
+        """Give back what is kept for a session, or will be when its request ends. Unknown ones are ignored."""
+        if self._waiting.sessions.close(session):
+            self._releases.append(Release(req_id=holder_of(session), fence=self._fence))
 
     # --- one step
 
@@ -384,13 +393,15 @@ class Scheduler:
         )
 
     def _ask_admission(self, state: RequestState) -> Admit:
+        kept_as, num_held = self._waiting.kept_for(state)
         return Admit(
             req_id=state.request_id,
             num_tokens=state.num_tokens,
             digests=state.digests,
             read_cache=state.request.sampling_params.reads_prefix_cache,
             resumed=state.num_preemptions > 0,
-            num_held=state.num_held,
+            num_held=num_held,
+            kept_as=kept_as,
         )
 
     def _can_ever_fit(self, state: RequestState, now: float) -> bool:
@@ -554,7 +565,7 @@ class Scheduler:
     def _finish(self, ends: list[tuple[RequestState, Finished]], now: float) -> None:
         rows = [state.row for state, _ in ends if state.row >= 0]
         for state, end in ends:
-            self._give_up(state)
+            self._give_up(state, self._waiting.sessions.end(state.request, end.reason))
             state.status = STATUS_OF_REASON[end.reason]
             del self._requests[state.request_id]
             self._ended[state.request_id] = end
@@ -564,13 +575,18 @@ class Scheduler:
         if rows:
             self._table.drop(rows)
 
-    def _give_up(self, state: RequestState) -> None:
-        """Take an ending request out of the queue, or give back what it holds as it runs."""
+    def _give_up(self, state: RequestState, keep_as: str | None) -> None:
+        """Take an ending request out of the queue, or give back what it holds as it runs.
+
+        With ``keep_as`` its blocks are kept for its session, under that name.
+        """
         if self.grammars.end(state):
             return
         if state.row < 0:
             if self._waiting.end(state):
-                self._releases.append(Release(req_id=state.request_id, fence=self._fence))
+                self._releases.append(Release(req_id=state.request_id, fence=self._fence, keep_as=keep_as))
+                if keep_as:
+                    self._waiting.sessions.park(state, state.num_held)
             return
         row, table = state.row, self._table
         size, computed, known = self.config.block_size, int(table.computed[row]), int(table.known[row])
@@ -582,11 +598,14 @@ class Scheduler:
                 digests=self._keys.extend(state, table.tokens[row], known // size),
                 num_full_blocks=min(computed, known) // size,
                 lacks_last_token=size > 1 and computed == known - 1 and known % size == 0,
+                keep_as=keep_as,
             )
         )
         self._fence = max(self._fence, fence)
         state.output_token_ids = table.outputs(row)
         state.row = -1
+        if keep_as:
+            self._waiting.sessions.park(state, min(computed, known))
         if self.reports.follows_kv:
             self.reports.ending[state.request_id] = state
 
@@ -670,6 +689,7 @@ class Scheduler:
             num_prompt_tokens=self._num_prompt_tokens,
             num_generated_tokens=self._num_tokens,
             num_finished=self._num_finished,
+            num_parked=len(self._waiting.sessions.parked),
             prefix_hit_rate=self.reports.hit_rate.rate,
             num_deferred=len(self.grammars),
         )

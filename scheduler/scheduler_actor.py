@@ -11,6 +11,7 @@ from ..actors import Actor, Ask, Channel, Reply
 from .errors import CallboardError, InvalidRequestError, PolicyError
 from .messages import (
     Abort,
+    CloseSession,
     EngineCoreOutputs,
     Follow,
     GrammarNews,
@@ -27,7 +28,7 @@ from .plan import SchedulerOutput
 from .scheduler import NOTHING_GRANTED, Scheduler
 
 SchedulerAsk = Ask[ResetPrefixCache, bool] | Ask[Pause, None] | Ask[SwapPolicy, None]
-SchedulerControl = Abort | StepDone | Follow | GrammarNews | Resume | SchedulerAsk
+SchedulerControl = Abort | CloseSession | StepDone | Follow | GrammarNews | Resume | SchedulerAsk
 
 
 class SchedulerActor(Actor):
@@ -104,6 +105,8 @@ class SchedulerActor(Actor):
             case StepDone(output=output):
                 outputs = self.core.update_from_output(self._in_flight.popleft(), output, now)
                 self._outputs.send_nowait(outputs)
+            case CloseSession(session=session):
+                self.core.close_session(session)
             case GrammarNews(ready=ready, failed=failed):
                 self.core.grammar_news(ready, failed, now)
             case Resume():

@@ -17,6 +17,7 @@ class SchedulerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     num_prompt_tokens: int  # of requests queued
     num_generated_tokens: int  # outputs applied
     num_finished: int  # requests ended, aborted ones included
+    num_parked: int = 0  # sessions between two inputs
     prefix_hit_rate: float  # share of prompt tokens found in the cache, over the last 1000 admissions
     num_deferred: int = 0  # requests outside the queue now: their grammars are being prepared
 

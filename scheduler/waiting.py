@@ -12,6 +12,7 @@ from .pause import PauseState
 from .policy import Policy, PriorityPolicy
 from .policy_guard import hand_over, make_policy
 from .request import RequestState, RequestStatus
+from .sessions import Sessions, holder_of
 
 MOST_PATIENT = 2**62  # no request has so great a priority number
 
@@ -30,6 +31,7 @@ class WaitingRoom:
         self.pause_state = PauseState.UNPAUSED
         self.refused = False  # the head of the queue found no room in the last step
         self.preempted: dict[str, RequestState] = {}
+        self.sessions = Sessions()
         self._priority_preemption, self._max_backfill = priority_preemption, max_backfill
 
     def __len__(self) -> int:
@@ -53,13 +55,20 @@ class WaitingRoom:
     def admit(self, state: RequestState) -> None:
         """Give up a request that has got a row."""
         self.policy.remove(state)
-        self.preempted.pop(state.request_id, None)
+        if self.preempted.pop(state.request_id, None) is None:  # whoever was preempted goes on from what is its own
+            self.sessions.resume(state.request)
 
     def end(self, state: RequestState) -> bool:
         """Give up a request that has ended; whether the KV cache may keep blocks for it."""
         self.policy.remove(state)
         self.refused = False
         return self.preempted.pop(state.request_id, None) is not None
+
+    def kept_for(self, state: RequestState) -> tuple[str | None, int]:
+        """The session's holder that a request may go on from (None: its own), and its tokens computed there."""
+        if state.request.session is None or state.request_id in self.preempted:
+            return None, state.num_held
+        return self.sessions.kept_for(state)
 
     def swap(self, policy: str | Policy) -> None:
         """Let another policy order those who wait. Raises ConfigError or PolicyError; then the old one stays."""
@@ -85,11 +94,12 @@ class WaitingRoom:
         return None
 
     def holders(self) -> list[str]:
-        """Those who may keep blocks, the last of the queue first."""
+        """Those who may keep blocks: sessions, the longest parked first, then the last of the queue first."""
+        parked = list(map(holder_of, self.sessions.parked))
         if not self.preempted:
-            return []
+            return parked
         states = sorted(self.preempted.values(), key=lambda state: state.request.arrival_time)
-        return [state.request_id for state in self.policy.victims(states)]
+        return parked + [state.request_id for state in self.policy.victims(states)]
 
     @property
     def num_to_do(self) -> int:
@@ -102,3 +112,4 @@ class WaitingRoom:
         """Raise BooksError if somebody has run already whom the scheduler does not know."""
         if strangers := [name for name, state in self.preempted.items() if known.get(name) is not state]:
             raise BooksError(f"preempted requests are not known: {strangers}")
+        self.sessions.check(known.values())

@@ -8,14 +8,16 @@ of the loop, not in seconds).
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+from contextlib import suppress
 
 import anyio
 import sniffio
 from anyio.lowlevel import checkpoint
 from histories import some_groups
 
-from callboard import Engine, EngineConfig, InvalidRequestError, RequestStream, SamplingParams
+from callboard import Engine, EngineConfig, InvalidRequestError, RequestStream, SamplingParams, Session
 from callboard.runner import SimulatedRunner
 from callboard.runner.toy_model import toy_tokens
 from callboard.scheduler.kv_groups import ONE_GROUP, GroupSizes
@@ -116,16 +118,62 @@ class Life:
         r = self.random
         for _ in range(r.randint(0, 30)):
             await checkpoint()
-        prompt = [r.randrange(self.vocab) for _ in range(r.randint(1, 25))]
-        if r.random() < 0.5:
-            prompt = self.shared[: r.randint(1, 20)] + prompt[: r.randint(0, 3)]
-        params = SamplingParams(temperature=0, max_tokens=r.randint(1, 20), ignore_eos=r.random() < 0.3)
+        if r.random() < 0.3:
+            if await self._talk(number):
+                gc.collect()  # errors and cancelled tasks hold what they have come through
+            self.num_done += 1
+            return
+        prompt, params = self._prompt(25), self._params()
         try:
             stream = self.engine.generate(prompt, params, request_id=f"c{number}", priority=r.randint(0, 2))
             await r.choice([self._read, self._read, self._abort, self._leave, self._cancel])(stream, prompt, params)
         except InvalidRequestError:
             pass
         self.num_done += 1
+
+    def _prompt(self, most: int) -> list[int]:
+        r = self.random
+        prompt = [r.randrange(self.vocab) for _ in range(r.randint(1, most))]
+        return self.shared[: r.randint(1, most * 4 // 5)] + prompt[: r.randint(0, 3)] if r.random() < 0.5 else prompt
+
+    def _params(self) -> SamplingParams:
+        r = self.random
+        return SamplingParams(temperature=0, max_tokens=r.randint(1, 20), ignore_eos=r.random() < 0.3)
+
+    async def _talk(self, number: int) -> bool:
+        """A client with a session, closed at the end or dropped; whether it was dropped."""
+        r = self.random
+        session = self.engine.open_session(session_id=f"s{number}", priority=r.randint(0, 2))
+        for _ in range(r.randint(1, 4)):
+            with suppress(InvalidRequestError):  # the text would be too long, and stays as it was
+                await r.choice([self._answer, self._answers])(session)
+        if r.random() < 0.2:
+            return True
+        await session.aclose()
+        return False
+
+    async def _answer(self, session: Session) -> None:
+        """One input, whatever its reader does."""
+        chunk, params = self._prompt(8), self._params()
+        prompt = session.token_ids + chunk
+        read = self.random.choice([self._read, self._read, self._abort, self._leave, self._cancel])
+        await read(session.send(chunk, params), prompt, params)
+        assert session.token_ids[: len(prompt)] in (prompt, prompt[: -len(chunk)]), f"seed {self.seed}"
+
+    async def _answers(self, session: Session) -> None:
+        """Several inputs at once; some are given up before their turn."""
+        r = self.random
+        sent: list[tuple[RequestStream, SamplingParams]] = []
+        for _ in range(r.randint(2, 3)):
+            params = self._params()
+            sent.append((session.send(self._prompt(4), params), params))
+        if r.random() < 0.3:
+            await sent.pop(r.randrange(len(sent)))[0].aclose()
+        for stream, params in sent:
+            outputs = [output async for output in stream]
+            tokens = [token for output in outputs for token in output.outputs[0].token_ids]
+            wanted = self._alone(outputs[-1].prompt_token_ids, params)
+            assert tokens == wanted, f"seed {self.seed}: {stream.request_id} got {tokens}"
 
     async def _read(self, stream: RequestStream, prompt: list[int], params: SamplingParams) -> None:
         """To the end, at a pace of its own, some reads broken off and made again."""
@@ -177,8 +225,9 @@ class Life:
         await stream.aclose()
 
     async def _drain(self, stream: RequestStream) -> None:
-        async for _ in stream:
-            pass
+        with suppress(InvalidRequestError):
+            async for _ in stream:
+                pass
 
     def _alone(self, prompt: list[int], params: SamplingParams) -> list[int]:
         room = min(self.max_len, self.sizes.longest_text(self.blocks, self.max_len) + 1) - len(prompt)

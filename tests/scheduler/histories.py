@@ -27,6 +27,7 @@ from callboard.scheduler.errors import InvalidRequestError
 from callboard.scheduler.kv_groups import ONE_GROUP, KVGroup
 
 TICKS = 5_000
+SESSIONS = ("s", "t")
 
 
 def some_groups(seed: int) -> tuple[KVGroup, ...]:
@@ -73,6 +74,7 @@ class History:
         self.requests: dict[str, Request] = {}
         self.tokens: dict[str, list[int]] = {}
         self.ends: dict[str, str] = {}
+        self.last_of: dict[str, str] = {}  # the last request of each session
         self.under_way: deque[SchedulerOutput] = deque()
         self.to_come = r.randint(1, 12)
 
@@ -84,6 +86,8 @@ class History:
                 break
         assert not self.scheduler.num_requests, f"seed {self.seed}: no progress, {self.scheduler.statistics()}"
         self._take_notices()
+        for session in SESSIONS:
+            self.scheduler.close_session(session)
         self.scheduler.release(self.kv)
         self.kv.check()
         assert self.kv.statistics().num_free_blocks == self.blocks, f"seed {self.seed}: {self.kv.statistics()}"
@@ -108,9 +112,11 @@ class History:
     def _disturb(self) -> None:
         """What an operator may do at any time."""
         r = self.random
-        match r.randrange(3):
+        match r.randrange(4):
             case 0:
                 self.scheduler.preempt_all()
+            case 3:
+                self.scheduler.close_session(r.choice(SESSIONS))
             case 1:
                 self.scheduler.swap_policy(r.choice(["fcfs", "priority"]))
             case _:
@@ -122,6 +128,9 @@ class History:
         prompt = [r.randrange(self.vocab) for _ in range(r.randint(1, 25))]
         if r.random() < 0.5:
             prompt = self.shared[: r.randint(1, 20)] + prompt[: r.randint(0, 3)]
+        session = r.choice([None, None, *SESSIONS])
+        if session in self.last_of:
+            prompt = self._text_so_far(session) + prompt[: r.randint(1, 4)]
         params = SamplingParams(temperature=0, max_tokens=r.randint(1, 20), ignore_eos=r.random() < 0.3)
         request = Request(
             request_id=f"r{self.to_come}",
@@ -129,12 +138,21 @@ class History:
             sampling_params=params,
             priority=r.randint(0, 2),
             arrival_time=float(-self.to_come),
+            session=session,
         )
         try:
             self.scheduler.add_request(request)
         except InvalidRequestError:
             return
         self.requests[request.request_id], self.tokens[request.request_id] = request, []
+        if session:
+            self.last_of[session] = request.request_id
+
+    def _text_so_far(self, session: str) -> list[int]:
+        """The text of a session's last request, ended or not, at times without its end."""
+        last = self.last_of[session]
+        text = self.requests[last].prompt_token_ids + self.tokens[last]
+        return text[: len(text) - self.random.choice([0, 0, 1, 3])]
 
     def _plan(self) -> None:
         plan = plan_step(self.scheduler, self.kv)
