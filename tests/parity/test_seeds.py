@@ -9,7 +9,7 @@ from parity_settings import MODEL
 
 from callboard import Engine, SamplingParams
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]  # tests/torch_runner/test_seeds.py does the same on a tiny model
 
 CHOSEN = 7  # of the prompts; 17 tokens
 SETTINGS = {"temperature": 0.8, "top_p": 0.95, "min_p": 0.02, "repetition_penalty": 1.1, "frequency_penalty": 0.1}

@@ -24,6 +24,7 @@ async def test_two_passes_with_the_prefix_cache(anyio_backend, token_ids, expect
         print(f"prefix hits of the second pass: {engine.stats().prefix_hits - cold} tokens")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("depth", "anyio_backend"), [(1, "asyncio"), (3, "trio")])
 async def test_one_and_three_steps_in_flight(anyio_backend, depth, token_ids, expected):
     async with make(steps_in_flight=depth, enable_prefix_caching=False) as engine:
@@ -38,6 +39,7 @@ async def test_a_pool_so_small_that_requests_are_preempted(anyio_backend, token_
         print(f"preemptions: {engine.stats().num_preemptions}")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_prompts_in_chunks_of_at_most_64_tokens(anyio_backend, token_ids, expected):
     async with make(max_num_scheduled_tokens=64) as engine:

@@ -9,10 +9,11 @@ from callboard.scheduler.errors import BooksError
 from callboard.scheduler.fences import Fences
 from callboard.scheduler.kv_groups import ONE_GROUP, GroupSizes
 
+MORE = (pytest.mark.slow, pytest.mark.soak)
 CAUGHT = (AssertionError, BooksError, IndexError, KeyError)
 
 
-@pytest.mark.parametrize("first", range(0, 1000, 100))
+@pytest.mark.parametrize("first", [0, 100, 200, *(pytest.param(n, marks=MORE) for n in range(300, 1000, 100))])
 def test_every_request_of_a_random_history_gets_the_tokens_it_gets_alone(first: int):
     for seed in range(first, first + 100):
         History(seed).play()
