@@ -9,7 +9,9 @@ A client that disconnects ends its request: the response's generator is closed, 
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import msgspec
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import StreamingResponse
@@ -53,9 +55,8 @@ async def texts(stream: RequestStream) -> AsyncIterator[str]:
 
 
 @app.get("/stats")
-async def stats(request: Request) -> dict[str, int]:
-    counts = request.app.state.engine.stats()
-    return {name: getattr(counts, name) for name in counts.__struct_fields__}
+async def stats(request: Request) -> dict[str, Any]:
+    return msgspec.to_builtins(request.app.state.engine.stats())
 
 
 if __name__ == "__main__":
