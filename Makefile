@@ -35,9 +35,11 @@ demo: setup
 test: $(TESTED)
 	$(BIN)/python -m pytest -q -m "not soak"
 
-# On one kind of event loop, without the real model.
+# A minute: on one kind of event loop, without the real model, random histories and processes that compile grammars.
+FAST := not uvloop and not trio and not random_lives and not histor and not flat_distribution
+
 test-fast: setup
-	$(BIN)/python -m pytest -q -m "not slow" -k "not uvloop and not trio"
+	$(BIN)/python -m pytest -q -m "not slow" -k "$(FAST)" --ignore=tests/grammar
 
 soak: $(TESTED)
 	$(BIN)/python -m pytest -q -m soak
