@@ -253,7 +253,8 @@ class KVCacheManager:
         """A start for which there is room, or None; the first candidate (``takes``) may take it from others."""
         while True:
             start = self._start(admit)
-            keep_free = wants.keep_free if self._tables else 0
+            # Who would give way to this request is no company for which blocks must stay free.
+            keep_free = wants.keep_free if len(self._tables) > len(grants.displaced) * takes else 0
             lack = self._need(admit, start) + keep_free - self._pool.num_free
             if lack <= 0:
                 return start

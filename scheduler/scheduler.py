@@ -216,7 +216,7 @@ class Scheduler:
             token_budget=budget,
             prefill_cap=self._prefill_cap(),
             split_prompts=config.enable_chunked_prefill,
-            keep_free=int(config.watermark * (self._pool_blocks or 0)),
+            keep_free=self._keep_free,
             report=self.reports.follows_kv,
         )
 
@@ -376,7 +376,7 @@ class Scheduler:
         states = [state for state in states if self._can_ever_fit(state, now)]
         if not states:
             return [], []
-        tight = not rows or self._sizes.total_room(states[0].num_tokens) > self._free_blocks
+        tight = not rows or self._sizes.total_room(states[0].num_tokens) + self._keep_free > self._free_blocks
         displaced = self._displaced_by(states[0]) if tight else []
         return [self._ask_admission(state) for state in states], displaced
 
@@ -668,6 +668,11 @@ class Scheduler:
     def num_unfinished(self) -> int:
         """Requests with work to do: none while all is paused, those that have begun while new ones are to wait."""
         return self._waiting.num_to_do + (0 if self.pause_state is PauseState.PAUSED_ALL else self.num_running)
+
+    @property
+    def _keep_free(self) -> int:
+        """Blocks that an admission beside others leaves free."""
+        return int(self.config.watermark * (self._pool_blocks or 0))
 
     @property
     def _may_admit_more(self) -> bool:

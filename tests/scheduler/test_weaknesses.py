@@ -53,13 +53,22 @@ def test_w4_a_request_behind_a_head_without_room_uses_what_the_head_cannot():
     assert play.step() == {"C": 1, "B": 81}
 
 
-def test_w4_the_head_of_the_queue_is_not_a_step_later_for_it():
+@pytest.mark.parametrize("watermark", [0.0, 0.2, 0.4])
+def test_w4_the_head_of_the_queue_is_not_a_step_later_for_it(watermark: float):
     admitted = []
     for backfill in (0, 1):
-        play = _head_without_room(max_backfill=backfill)
+        play = _head_without_room(max_backfill=backfill, watermark=watermark)
         plans = play.until_done()
         admitted.append([plan.step for plan in plans if any(new.req_id == "B" for new in plan.scheduled_new_reqs)])
     assert admitted[0] == admitted[1]
+
+
+def test_w4_who_runs_out_of_turn_is_no_company_for_which_the_watermark_keeps_blocks_free():
+    play = Play(blocks=10, max_backfill=1, watermark=0.2)
+    play.add("A", 97, max_tokens=2)
+    play.add("B", 140, max_tokens=1)
+    play.add("C", 10, max_tokens=20)
+    assert play.steps(3) == [{"A": 97, "C": 10}, {"A": 1, "C": 1}, {"C": 1, "B": 140}]
 
 
 def test_w4_who_runs_out_of_turn_gives_its_blocks_and_its_slot_to_the_head():
