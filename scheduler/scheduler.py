@@ -618,13 +618,14 @@ class Scheduler:
         if state.request.sampling_params.prompt_logprobs is not None and not state.output_token_ids:
             # Of what steps under way compute nothing will be told: that is computed again.
             state.num_held = min(state.num_held, state.num_prompt_logprobs)
+        out_of_turn = bool(self._table.out_of_turn[state.row])
         self._table.drop([state.row])
         state.row = -1
         self._keys.hash_known(state)
         state.num_preemptions += 1
         self._num_preemptions += 1
         self._preempted_ids.add(state.request_id)
-        self._waiting.requeue(state)
+        self._waiting.requeue(state, out_of_turn=out_of_turn)
         self._note("PREEMPTED", state.request_id, now)
 
     # --- accounts

@@ -46,10 +46,13 @@ class WaitingRoom:
         """Take in a new request."""
         self.policy.add(state)
 
-    def requeue(self, state: RequestState) -> None:
-        """Take back a preempted request; of several the last admitted comes first."""
+    def requeue(self, state: RequestState, *, out_of_turn: bool) -> None:
+        """Take back a preempted request; of several the last admitted comes first.
+
+        One that ran out of its turn goes back to its own place, behind those that it had overtaken.
+        """
         state.status = RequestStatus.PREEMPTED
-        self.policy.requeue(state)
+        (self.policy.add if out_of_turn else self.policy.requeue)(state)
         self.preempted[state.request_id] = state
 
     def admit(self, state: RequestState) -> None:

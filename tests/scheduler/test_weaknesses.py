@@ -6,6 +6,7 @@ scheduler in the same situation (block size 16).
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -61,6 +62,40 @@ def test_w4_the_head_of_the_queue_is_not_a_step_later_for_it(watermark: float):
         plans = play.until_done()
         admitted.append([plan.step for plan in plans if any(new.req_id == "B" for new in plan.scheduled_new_reqs)])
     assert admitted[0] == admitted[1]
+
+
+def _first_head_without_room(seed: int, backfill: int) -> tuple[str | None, dict[str, int]]:
+    """Of six requests of random sizes the first that found no room as head, and each one's first step."""
+    r = random.Random(seed)
+    blocks, head, steps = r.randint(6, 20), None, {}
+    play = Play(
+        blocks=blocks,
+        caching=r.random() < 0.5,
+        max_backfill=backfill,
+        watermark=r.choice([0, 0, 0.2]),
+        max_num_scheduled_tokens=r.choice([64, 300, 1000]),
+        max_num_running_reqs=r.randint(2, 4),
+    )
+    for number in range(6):
+        play.add(f"r{number}", r.randint(1, blocks * 16 - 40), max_tokens=r.randint(1, 12))
+    while play.scheduler.num_unfinished:
+        play.step()
+        for new in play.last_plan.scheduled_new_reqs:
+            steps.setdefault(new.req_id, play.last_plan.step)
+        if head is None and play.scheduler._waiting.refused:
+            head = play.waiting()[0]
+    return head, steps
+
+
+def test_w4_in_random_workloads_no_head_without_room_is_later_for_those_who_pass_it():
+    heads = 0
+    for seed in range(150):
+        head, without = _first_head_without_room(seed, backfill=0)
+        _, with_backfill = _first_head_without_room(seed, backfill=3)
+        if head:
+            heads += 1
+            assert with_backfill[head] <= without[head], f"seed {seed}, {head}"
+    assert heads > 100
 
 
 def test_w4_who_runs_out_of_turn_is_no_company_for_which_the_watermark_keeps_blocks_free():
