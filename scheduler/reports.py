@@ -1,4 +1,4 @@
-"""What the scheduler tells those who follow it: counts of each step, and events of the KV cache.
+"""What the scheduler tells of its requests, and to those who follow: counts of each step, events of the KV cache.
 
 Costs next to nothing while nobody follows: admissions are counted, and that is all.
 """
@@ -6,12 +6,16 @@ Costs next to nothing while nobody follows: admissions are counted, and that is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .kv_events import AllBlocksCleared, Described, KVChange, KVEvent, KVEventBatch, Stored, events_of
-from .messages import Admitted
+from .messages import Admitted, EngineCoreEvent, Finished
 from .plan import SchedulerOutput
 from .request import RequestState
 from .statistics import HitRate, PrefillStats, PrefixCacheStats, SchedulerStats
+
+if TYPE_CHECKING:
+    from .books import Books
 
 
 class Reports:
@@ -30,6 +34,8 @@ class Reports:
         self._block_size, self._keyed = block_size, keyed
         self._batches: list[KVEventBatch] = []
         self._num_batches = 0
+        self.ended: dict[str, Finished] = {}  # requests whose ends were not told yet
+        self._events: list[EngineCoreEvent] = []
         self._first, self._again = [0, 0, 0], [0, 0, 0]  # requests, queries, hits
         self._reset = False
         self._preemptions = 0  # told so far
@@ -55,12 +61,24 @@ class Reports:
             num_prompt_tokens=prompt, num_cached_tokens=cached, num_cacheable_tokens=max(full - cached, 0)
         )
 
-    # --- events of the KV cache
+    # --- events and ends of requests
 
     @property
-    def has_events(self) -> bool:
-        """Whether batches wait to be delivered."""
-        return bool(self._batches)
+    def has_notices(self) -> bool:
+        """Whether something waits to be delivered that needs no step's result."""
+        return bool(self.ended or self._events or self._batches)
+
+    def note(self, kind: str, request_id: str, step: int, now: float) -> None:
+        """Something has happened to a request."""
+        self._events.append(EngineCoreEvent(kind=kind, request_id=request_id, step=step, time=now))
+
+    def take_notices(self) -> tuple[dict[str, Finished], list[EngineCoreEvent]]:
+        """Ends and events that were not delivered yet."""
+        taken = self.ended, self._events
+        self.ended, self._events = {}, []
+        return taken
+
+    # --- events of the KV cache
 
     def take_changes(self, changes: list[KVChange], running: Callable[[str], Described], step: int, now: float) -> None:
         """One reservation's changes become a batch; ``running`` describes requests that have not ended."""
@@ -92,31 +110,23 @@ class Reports:
 
     # --- counts of a step
 
-    def take_step(
-        self,
-        plan: SchedulerOutput,
-        *,
-        num_new_tokens: int,
-        num_running: int,
-        num_waiting: int,
-        num_preemptions: int,
-        kv_usage: float,
-    ) -> SchedulerStats | None:
+    def take_step(self, plan: SchedulerOutput, num_new_tokens: int, books: Books) -> SchedulerStats | None:
         """The record of a step whose result was applied; None while nobody follows."""
         if not self.follows_steps:
             return None
+        preemptions = books.counts.preemptions
         stats = SchedulerStats(
             step=plan.step,
             num_scheduled_reqs=len(plan.req_ids),
             num_scheduled_tokens=plan.total_num_scheduled_tokens,
             num_new_tokens=num_new_tokens,
-            num_running=num_running,
-            num_waiting=num_waiting,
-            num_preemptions=num_preemptions - self._preemptions,
-            kv_usage=kv_usage,
+            num_running=books.num_running,
+            num_waiting=len(books.waiting),
+            num_preemptions=preemptions - self._preemptions,
+            kv_usage=books.kv_usage,
             prefix=self._take_prefix(),
         )
-        self._preemptions = num_preemptions
+        self._preemptions = preemptions
         return stats
 
     def follow_steps(self, num_preemptions: int) -> None:

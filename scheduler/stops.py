@@ -39,6 +39,12 @@ def checked_rules(rules: Sequence[StopRule]) -> list[StopRule]:
     return list(rules)
 
 
+def refuse_other_than_end(answer: object) -> None:
+    """Raise ConfigError for what a rule may not answer."""
+    if answer is not None and not (isinstance(answer, Finished) and answer.reason in tuple(FinishReason)):
+        raise ConfigError(f"check gave {answer!r}, needed is None or Finished with a reason of FinishReason")
+
+
 def check_token(
     state: RequestState,
     output_token_ids: NDArray[np.int32],

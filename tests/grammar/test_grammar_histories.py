@@ -183,8 +183,8 @@ def test_a_request_waits_for_its_grammar_outside_the_queue_and_joins_it_at_its_p
         params = SamplingParams(structured_output=structured)
         scheduler.add_request(Request(request_id=name, prompt_token_ids=[5], sampling_params=params))
     assert (scheduler.num_waiting, scheduler.statistics().num_deferred, scheduler.num_requests) == (2, 1, 3)
-    assert scheduler._requests["a"].status is RequestStatus.WAITING_FOR_GRAMMAR
-    assert not scheduler._requests["a"].status.is_finished
+    assert scheduler.books.requests["a"].status is RequestStatus.WAITING_FOR_GRAMMAR
+    assert not scheduler.books.requests["a"].status.is_finished
     scheduler.grammar_news(["a"], {})
     assert [state.request_id for state in scheduler.policy] == ["a", "b", "c"]
     assert plan_step(scheduler, history.kv).req_ids == ("a", "b", "c")

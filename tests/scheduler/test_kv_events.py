@@ -218,7 +218,7 @@ class FollowedHistory(History):
         self.look()
 
     def look(self) -> None:
-        for batch in self.scheduler.reports.take_batches():
+        for batch in self.scheduler.books.reports.take_batches():
             for event in batch.events:
                 self._see(event)
 

@@ -82,7 +82,7 @@ def _first_head_without_room(seed: int, backfill: int) -> tuple[str | None, dict
         play.step()
         for new in play.last_plan.scheduled_new_reqs:
             steps.setdefault(new.req_id, play.last_plan.step)
-        if head is None and play.scheduler._waiting.refused:
+        if head is None and play.scheduler.books.waiting.refused:
             head = play.waiting()[0]
     return head, steps
 
