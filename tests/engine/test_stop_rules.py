@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard import ConfigError, Engine, EngineConfig, SamplingParams
+from callboard import ConfigError, Engine, EngineConfig, InvalidRequestError, SamplingParams
 from callboard.runner import SimulatedRunner
 from callboard.runner.toy_model import toy_tokens
 from callboard.scheduler import Finished, FinishReason, RepetitionDetection, Request
@@ -59,6 +59,42 @@ async def test_a_rule_of_the_user_ends_requests_and_says_why():
         completion = (await engine.complete(PROMPT, SamplingParams(max_tokens=40))).outputs[0]
     assert completion.token_ids == toy_tokens(PROMPT, 40, 20, eos=range(16, 20))
     assert (completion.finish_reason, completion.stop_reason) == ("stop", "high enough")
+
+
+class FailsFor(Until):
+    """Fails at one place for requests whose prompt begins with 9."""
+
+    def __init__(self, place: str, answer: object = None) -> None:
+        self._place, self._answer = place, answer
+
+    def applies_to(self, request: Request) -> bool:
+        if self._place == "applies_to" and request.prompt_token_ids[0] == 9:
+            raise ValueError("out of order")
+        return request.prompt_token_ids[0] == 9
+
+    def check(self, request: Request, output_token_ids):
+        if self._place == "check":
+            raise ValueError("out of order")
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (FailsFor("applies_to"), "out of order"),
+        (FailsFor("check"), "out of order"),
+        (FailsFor("answer", True), "check gave True, needed is None or Finished"),
+        (FailsFor("answer", Finished(reason="enough")), "needed is None or Finished with a reason of FinishReason"),
+    ],
+)
+async def test_a_rule_that_fails_ends_the_request_it_failed_for_and_no_other(rule: FailsFor, said: str):
+    async with make(stop_rules=[rule]) as engine:
+        others = engine.generate(PROMPT, SamplingParams(max_tokens=30))
+        with pytest.raises(InvalidRequestError, match=re.escape(said)):
+            await engine.complete([9, 1, 2], SamplingParams(max_tokens=30), request_id="mine")
+        tokens = [token async for output in others for token in output.outputs[0].token_ids]
+        assert tokens == toy_tokens(PROMPT, 30, 20)
+        engine.check()
 
 
 def test_a_rule_that_is_none_is_refused_when_the_engine_is_made():
