@@ -8,7 +8,7 @@ import numpy as np
 
 from .kv_groups import GroupSizes
 from .messages import Grow
-from .plan import NO_BOOLS, BoolArray, IntArray
+from .plan import NO_BOOLS, NO_INTS, BoolArray, IntArray
 from .running_table import RunningTable
 
 
@@ -110,11 +110,19 @@ def soon_passed(table: RunningTable, sizes: GroupSizes) -> int:
     return int((sizes.num_passed(table.computed[order]) - sizes.num_passed(table.settled[order])).sum())
 
 
-def newly_full(table: RunningTable, draft: Draft, block_size: int) -> list[tuple[int, int, bool]]:
-    """(row, full blocks, in this step) where this step or those before have filled blocks with known tokens.
+class Full(NamedTuple):
+    """Rows whose full blocks have become more, how many they are, and which rows compute something in this step."""
 
-    The last says that the row has a token in this step, if it gets its blocks.
-    """
+    rows: IntArray
+    num_blocks: IntArray
+    in_step: BoolArray
+
+
+NONE_FULL = Full(NO_INTS, NO_INTS, NO_BOOLS)
+
+
+def newly_full(table: RunningTable, draft: Draft, block_size: int) -> Full:
+    """Where this step or those before have filled blocks with known tokens."""
     rows, covered, planned = table.order, draft.covered, None
     if (draft.lacks > 0).any():
         # A request that still waits for blocks may get none: its new tokens do not count yet.
@@ -126,7 +134,6 @@ def newly_full(table: RunningTable, draft: Draft, block_size: int) -> list[tuple
     full = np.minimum(covered, table.known[rows])
     (due,) = np.nonzero(full - table.published[rows] >= block_size)
     if not len(due):
-        return []
-    due_rows, blocks = rows[due], full[due] // block_size
-    in_step = [True] * len(due) if planned is None else planned[due_rows].tolist()
-    return list(zip(due_rows.tolist(), blocks.tolist(), in_step, strict=True))
+        return NONE_FULL
+    rows = rows[due]
+    return Full(rows, full[due] // block_size, np.ones(len(due), np.bool_) if planned is None else planned[rows])

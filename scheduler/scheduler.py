@@ -19,7 +19,7 @@ from .books import Books
 from .cadence import PrefillCadence
 from .config import SchedulerConfig
 from .departures import Departures
-from .draft import Draft, Head, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
+from .draft import Draft, Full, Head, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
 from .ends import Ends
 from .errors import BooksError, ConfigError, InvalidRequestError, PolicyError
 from .grammar_room import GrammarRoom
@@ -274,13 +274,20 @@ class Scheduler:
     def _newly_full(self, draft: Draft) -> list[Publish]:
         if not self.config.enable_prefix_caching:
             return []
-        return [self._publish(*found) for found in newly_full(self._table, draft, self.config.block_size)]
+        full = newly_full(self._table, draft, self.config.block_size)
+        return self._publish(full) if len(full.rows) else []
 
-    def _publish(self, row: int, full: int, in_step: bool) -> Publish:
-        self._table.published[row] = full * self.config.block_size
-        state = self.books.requests[self._table.ids[row]]
-        digests = self.books.keys.extend(state, self._table.tokens[row], full)
-        return Publish(req_id=state.request_id, num_full_blocks=full, digests=digests, merges=in_step)
+    def _publish(self, full: Full) -> list[Publish]:
+        """Tell the KV cache of full blocks, with the keys that it does not know yet."""
+        table = self._table
+        states = [self.books.requests[req_id] for req_id in table.ids[full.rows].tolist()]
+        counts = full.num_blocks.tolist()
+        table.published[full.rows] = full.num_blocks * self.config.block_size
+        keys = self.books.keys.extend_all(states, table.tokens, full.rows, counts)
+        return [
+            Publish(req_id=state.request_id, num_full_blocks=count, digests=new, merges=in_step)
+            for state, count, new, in_step in zip(states, counts, keys, full.in_step.tolist(), strict=True)
+        ]
 
     # --- from grants to a plan
 
