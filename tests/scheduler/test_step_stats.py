@@ -104,7 +104,7 @@ def test_a_prompts_prefill_is_told_with_its_first_output_only():
     assert first["first"].num_computed_tokens == 40
     assert second == {"second": PrefillStats(num_prompt_tokens=40, num_cached_tokens=32)}
     assert (second["second"].num_computed_tokens, second["second"].num_external_tokens) == (8, 0)
-    assert play.last_outputs.prefill == {}
+    assert (play.last_outputs.prefill, play.last_outputs.cached) == ({}, {})
 
 
 def test_local_and_external_tokens_add_up():
@@ -145,13 +145,13 @@ def test_an_output_says_nothing_of_a_request_whose_prompt_is_not_complete():
 
 
 def test_a_hit_rate_is_that_of_the_newest_look_ups():
-    rate = HitRate(window=5)
+    rate = HitRate()
     assert rate.rate == 0.0
     rate.add(1, 20, 9)
     assert rate.rate == 0.45
-    rate.add(4, 80, 16)
+    rate.add(999, 80, 16)
     assert rate.rate == 0.25
-    rate.add(1, 10, 2)  # the first leaves
+    rate.add(1, 10, 2)  # the 1001st: the first leaves
     assert rate.rate == 18 / 90
     rate.add(0, 0, 0)
     assert rate.rate == 18 / 90
