@@ -591,7 +591,6 @@ async def test_a_restarted_actor_answers_what_waits_and_gives_up_what_it_had_tak
 
 async def test_diagnose_has_a_line_for_each_actor_with_its_wait_and_the_depth_of_its_lanes():
     actor, other = Player("runner"), Player("scheduler")
-    actor.live, other.live = other.wait, actor.lane.receive
     actor.live, other.live = actor.wait, other.lane.receive
     async with Supervisor([actor, other]) as supervisor:
         await anyio.wait_all_tasks_blocked()

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from collections.abc import Sequence
 
 import anyio
 import anyio.to_thread
@@ -17,6 +18,7 @@ from callboard import (
     EngineOverloadedError,
     InvalidRequestError,
     NotBuiltError,
+    RequestOutput,
     SamplingParams,
 )
 from callboard.actors import WrongLoopError
@@ -47,11 +49,22 @@ async def idle(engine: Engine) -> None:
     raise AssertionError(f"{engine.stats()}\n{engine.diagnose()}")
 
 
+async def read_at_each_step(engine: Engine, params: SamplingParams) -> list[RequestOutput]:
+    """A request's outputs where its reader is never a step behind."""
+    engine.runner.gate.close()
+    outputs: list[RequestOutput] = []
+    stream = engine.generate(PROMPT, params)
+    while not (outputs and outputs[-1].finished):
+        engine.runner.gate.open(1 if params.output_kind != "final" else 8)
+        outputs.append(await anext(stream))
+    return outputs
+
+
 async def test_a_stream_gives_the_tokens_of_the_model_one_step_at_a_time():
     async with make() as engine:
-        outputs = [output async for output in engine.generate(PROMPT, greedy())]
-    assert [t for output in outputs for t in output.outputs[0].token_ids] == toy_tokens(PROMPT, 8, 100)
-    assert [output.finished for output in outputs][-1] is True
+        outputs = await read_at_each_step(engine, greedy())
+    assert [output.outputs[0].token_ids for output in outputs] == [[token] for token in toy_tokens(PROMPT, 8, 100)]
+    assert [output.finished for output in outputs] == [False] * 7 + [True]
     assert outputs[-1].outputs[0].finish_reason == "length"
     assert (outputs[-1].usage.prompt_tokens, outputs[-1].usage.completion_tokens) == (5, 8)
 
@@ -74,12 +87,12 @@ async def test_a_reader_that_comes_late_finds_everything_in_one_output():
     assert outputs[0].outputs[0].token_ids == toy_tokens(PROMPT, 8, 100)
 
 
-@pytest.mark.parametrize("kind", ["cumulative", "final"])
-async def test_output_kinds_end_with_the_whole_completion(kind: str):
+@pytest.mark.parametrize(("kind", "lengths"), [("cumulative", range(1, 9)), ("final", [8])])
+async def test_an_output_carries_all_so_far_or_comes_at_the_end_alone(kind: str, lengths: Sequence[int]):
     async with make() as engine:
-        outputs = [output async for output in engine.generate(PROMPT, greedy(output_kind=kind))]
-    assert outputs[-1].outputs[0].token_ids == toy_tokens(PROMPT, 8, 100)
-    assert kind != "final" or len(outputs) == 1
+        outputs = await read_at_each_step(engine, greedy(output_kind=kind))
+    tokens = toy_tokens(PROMPT, 8, 100)
+    assert [output.outputs[0].token_ids for output in outputs] == [tokens[:length] for length in lengths]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -288,12 +301,13 @@ def test_an_unknown_setting_is_refused_with_the_nearest_known_one():
     [
         ({"max_model_len": 200}, "max_model_len is 200, the runner's limit is 100"),
         ({"num_kv_blocks": 65}, "num_kv_blocks is 65, the runner's limit is 64"),
+        ({"max_num_running_reqs": 9}, "max_num_running_reqs is 9, the runner's limit is 8"),
         ({"block_size": 8}, "block_size is 8, the runner's is 4"),
     ],
     ids=str,
 )
 async def test_settings_beyond_the_runners_limits_are_refused_at_the_start(config: dict, message: str):
-    runner = SimulatedRunner(num_kv_blocks=64, block_size=4, max_model_len=100)
+    runner = SimulatedRunner(num_kv_blocks=64, block_size=4, max_model_len=100, max_num_running_reqs=8)
     with pytest.raises(ConfigError, match=message):
         async with Engine(EngineConfig(**{"block_size": 4} | config), runner=runner):
             raise AssertionError("the engine started")

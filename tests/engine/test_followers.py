@@ -136,9 +136,10 @@ async def test_what_comes_after_the_close_is_not_told():
 
 async def test_a_step_is_told_with_what_it_meant_to_its_requests():
     async with make(steps_in_flight=1) as engine:
-        steps = engine.step_stats()
+        steps, others = engine.step_stats(), engine.step_stats()
         output = await engine.complete(PROMPT, greedy(3))
-        first, second, third = [await anext(steps) for _ in range(3)]
+        first, second, third = told = [await anext(steps) for _ in range(3)]
+        assert [await anext(others) for _ in range(3)] == told
     assert first.scheduler.prefix == PrefixCacheStats(requests=1, queries=10)
     assert [one.scheduler.num_scheduled_tokens for one in (first, second, third)] == [10, 1, 1]
     assert [one.iteration.num_prompt_tokens for one in (first, second, third)] == [10, 0, 0]

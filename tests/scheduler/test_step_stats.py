@@ -168,12 +168,15 @@ def test_look_ups_larger_than_the_window_are_kept_until_there_are_newer_ones():
 
 
 def test_the_hit_rate_of_the_scheduler_leaves_victims_out():
-    play = Play(caching=True)
-    play.add("first", some(40))
+    play = Play(caching=True, blocks=6, block_size=4)
+    play.add("first", 11, max_tokens=9)
+    play.add("second", 7, max_tokens=9)
+    play.until_done()
+    kv = play.kv.statistics()
+    assert (kv.preempted_queries > 0, kv.preempted_hits > 0) == (True, True)
+    play.add("third", [*range(1_000, 1_011), 5], max_tokens=1)  # as "first" began
     play.step()
-    play.add("second", some(40))
-    play.step()
-    assert play.scheduler.statistics().prefix_hit_rate == 32 / 80
+    assert play.scheduler.statistics().prefix_hit_rate == 8 / (11 + 7 + 12)
 
 
 def test_a_request_that_is_put_off_three_times_counts_once():
