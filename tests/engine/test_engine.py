@@ -77,6 +77,15 @@ async def test_any_number_of_steps_in_flight_gives_the_same_tokens(depth: int):
         assert engine.stats().num_steps <= 50 + 2  # known ends are not planned past
 
 
+async def test_by_default_two_steps_are_under_way():
+    async with make() as engine:
+        engine.runner.gate.close()
+        stream = engine.generate(PROMPT, greedy())
+        await anyio.wait_all_tasks_blocked()
+        assert engine.stats().num_steps == 2
+        await stream.aclose()
+
+
 async def test_a_reader_that_comes_late_finds_everything_in_one_output():
     async with make() as engine:
         stream = engine.generate(PROMPT, greedy())

@@ -35,7 +35,7 @@ def test_a_victim_is_named_by_the_next_plan_and_by_no_later_one():
     assert told == [{"B"}, set(), set()]
 
 
-def test_a_victim_finds_the_blocks_of_its_own_that_are_still_cached():
+def test_a_victim_goes_on_from_the_blocks_that_it_has_kept():
     play = _full_pool()
     play.step()
     play.scheduler.abort("A")
