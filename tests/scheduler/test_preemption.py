@@ -1,4 +1,4 @@
-"""Requests that lose their blocks: who, how many, and how they come back."""
+"""Requests that give way: who, how many, what they keep, and how they come back."""
 
 import pytest
 from play import Play, ToyPlay
