@@ -8,6 +8,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
+from loops import native
 from structlog.testing import capture_logs
 
 from callboard import Engine, EngineConfig, EngineDeadError, SamplingParams
@@ -17,8 +18,6 @@ from callboard.runner.toy_model import toy_tokens
 
 PROMPT = [1, 2, 3, 4, 5]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
-ON_ASYNCIO = [("asyncio", {}), ("asyncio", {"use_uvloop": True})]
-native = pytest.mark.parametrize("anyio_backend", ON_ASYNCIO, ids=["asyncio", "uvloop"])
 
 
 def make(runner: Any = None) -> Engine:
