@@ -101,12 +101,14 @@ class Admission:
             out_of_turn=admitted.out_of_turn,
         )
         table.ignores_eos[row] = request.sampling_params.ignore_eos
-        table.watched[row] = self._ends.watches(state)
+        if self._ends.watches(state):
+            table.watch(row)
         table.stop_at(row, request.sampling_params.stop_token_ids or ())
         cached = admitted.num_cached_tokens
         table.computed[row] = table.settled[row] = table.told[row] = cached
-        table.blocks[row] = min(map(len, (admitted.block_ids, *admitted.more_block_ids)))
-        table.published[row] = (cached + admitted.num_scheduled_tokens) // books.config.block_size
+        size, covered = books.config.block_size, cached + admitted.num_scheduled_tokens
+        table.room[row] = min(map(len, (admitted.block_ids, *admitted.more_block_ids))) * size
+        table.published[row] = covered - covered % size
         return row
 
     def _place(self, state: RequestState) -> int | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from .kv_groups import GroupSizes
 from .messages import Grow
-from .plan import NO_BOOLS, BoolArray, IntArray
+from .plan import NO_BOOLS, NO_INTS, BoolArray, IntArray
 from .running_table import RunningTable
 
 
@@ -25,29 +25,29 @@ class Head(NamedTuple):
 
 
 class Draft:
-    """Who wants how many tokens, in order of admission, and how many blocks that takes.
+    """Who wants how many tokens, as columns in order of admission.
 
-    ``short[i]`` is what request i lacks; up to 0 it has room in its last block. ``holds_prompts``
-    says that this step only decodes.
+    ``computed`` and ``target`` are the table's, before this step; ``covered`` is what will be
+    computed after it. Of request i ``lacks[i]`` tokens have no place in its blocks, up to 0 it has
+    room; ``short`` are those that have not. ``holds_prompts`` says that this step only decodes.
     """
 
-    __slots__ = ("holds_prompts", "num_tokens", "rows", "short")
+    __slots__ = ("computed", "covered", "holds_prompts", "lacks", "num_tokens", "rows", "short", "target", "total")
 
-    def __init__(self, rows: IntArray, num_tokens: IntArray, short: IntArray, holds_prompts: bool) -> None:
+    def __init__(self, table: RunningTable, rows: IntArray, num_tokens: IntArray, holds_prompts: bool) -> None:
         self.rows = rows
         self.num_tokens = num_tokens
-        self.short = short
+        self.total = int(num_tokens.sum())
+        self.computed = table.computed[rows]
+        self.target = table.target[rows]
+        self.covered = self.computed + num_tokens
+        self.lacks = self.covered - table.room[rows]
+        self.short: IntArray = (self.lacks > 0).nonzero()[0]
         self.holds_prompts = holds_prompts
 
 
 def want_running(
-    table: RunningTable,
-    *,
-    budget: int,
-    cap: int,
-    block_size: int,
-    hold_prompts: bool = False,
-    head: Head | None = None,
+    table: RunningTable, *, budget: int, cap: int, hold_prompts: bool = False, head: Head | None = None
 ) -> Draft:
     """Tokens that running requests lack, at most ``cap`` each (0: all), while the budget lasts.
 
@@ -55,26 +55,26 @@ def want_running(
     With ``hold_prompts`` only those that decode get any, if there are some.
     """
     rows = table.order
-    target = table.known[rows] + table.promised[rows]
-    missing = target - table.computed[rows]
+    # The last permitted token needs no step of its own: nothing is planned past a known end.
+    missing = np.minimum(table.target[rows], table.limit[rows] - 1) - table.computed[rows]
     behind = _behind(table, head) if head else NO_BOOLS
     if hold_prompts:
         decodes = missing <= 1
         hold_prompts = bool((decodes & ~behind if head else decodes).any())
     if hold_prompts:
         missing[missing > 1] = 0
-    # The last permitted token needs no step of its own: nothing is planned past a known end.
-    missing[target >= table.limit[rows]] = 0
     if cap:
         np.minimum(missing, cap, out=missing)
     if head:
         rows, missing = (np.concatenate([column[~behind], column[behind]]) for column in (rows, missing))
         behind.sort()
-    before = np.cumsum(missing) - missing + (head.num_tokens * behind if head else 0)
-    wanted = np.minimum(missing, np.maximum(budget - before, 0))
-    rows, wanted = rows[wanted > 0], wanted[wanted > 0]
-    need = -(-(table.computed[rows] + wanted) // block_size)
-    return Draft(rows, wanted, need - table.blocks[rows], hold_prompts)
+    if head or missing.sum() > budget:
+        before = np.cumsum(missing) - missing + (head.num_tokens * behind if head else 0)
+        missing = np.minimum(missing, np.maximum(budget - before, 0))
+    if np.count_nonzero(missing) < len(rows):
+        wants = missing > 0
+        rows, missing = rows[wants], missing[wants]
+    return Draft(table, rows, missing, hold_prompts)
 
 
 def _behind(table: RunningTable, head: Head) -> BoolArray:
@@ -83,11 +83,13 @@ def _behind(table: RunningTable, head: Head) -> BoolArray:
     return table.out_of_turn[rows] | (table.priority[rows] > head.priority)
 
 
-def blocks_wanted(table: RunningTable, draft: Draft) -> list[Grow]:
+def blocks_wanted(table: RunningTable, draft: Draft, block_size: int) -> list[Grow]:
     """The requests that have no room left."""
-    (short,) = np.nonzero(draft.short > 0)
-    rows = draft.rows[short]
-    columns = zip(table.ids[rows].tolist(), draft.short[short].tolist(), table.out_of_turn[rows].tolist(), strict=True)
+    short = draft.short
+    if not len(short):
+        return []
+    rows, blocks = draft.rows[short], -(-draft.lacks[short] // block_size)
+    columns = zip(table.ids[rows].tolist(), blocks.tolist(), table.out_of_turn[rows].tolist(), strict=True)
     return [Grow(req_id=req_id, num_blocks=n, takes=not out_of_turn) for req_id, n, out_of_turn in columns]
 
 
@@ -109,17 +111,31 @@ def soon_passed(table: RunningTable, sizes: GroupSizes) -> int:
     return int((sizes.num_passed(table.computed[order]) - sizes.num_passed(table.settled[order])).sum())
 
 
-def newly_full(table: RunningTable, draft: Draft, block_size: int) -> list[tuple[int, int, bool]]:
-    """(row, full blocks, in this step) where this step or those before have filled blocks with known tokens.
+class Full(NamedTuple):
+    """Rows whose full blocks have become more, how many they are, and which rows compute something in this step."""
 
-    The last says that the row has a token in this step, if it gets its blocks.
-    """
-    order = table.order
-    computed = table.computed.copy()
-    # A request that still waits for blocks may get none: its new tokens do not count yet.
-    sure = draft.short <= 0
-    computed[draft.rows[sure]] += draft.num_tokens[sure]
-    full = np.minimum(computed[order], table.known[order]) // block_size
-    (due,) = np.nonzero(full > table.published[order])
-    in_step = np.isin(order[due], draft.rows)
-    return list(zip(order[due].tolist(), full[due].tolist(), in_step.tolist(), strict=True))
+    rows: IntArray
+    num_blocks: IntArray
+    in_step: BoolArray
+
+
+NONE_FULL = Full(NO_INTS, NO_INTS, NO_BOOLS)
+
+
+def newly_full(table: RunningTable, draft: Draft, block_size: int) -> Full:
+    """Where this step or those before have filled blocks with known tokens."""
+    rows, covered, planned = table.order, draft.covered, None
+    if len(draft.short):
+        # A request that still waits for blocks may get none: its new tokens do not count yet.
+        covered = covered.copy()
+        covered[draft.short] = draft.computed[draft.short]
+    if draft.rows is not rows:  # somebody who runs has nothing to compute in this step, or the order is another
+        everybody, planned = table.computed.copy(), np.zeros(len(table.computed), np.bool_)
+        everybody[draft.rows], planned[draft.rows] = covered, True
+        covered = everybody[rows]
+    full = np.minimum(covered, table.known[rows])
+    due = (full - table.published[rows] >= block_size).nonzero()[0]
+    if not len(due):
+        return NONE_FULL
+    rows = rows[due]
+    return Full(rows, full[due] // block_size, np.ones(len(due), np.bool_) if planned is None else planned[rows])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from .books import Books
 from .departures import End
 from .messages import Finished
@@ -26,13 +28,19 @@ class Ends:
         except Exception:  # noqa: BLE001 - asked again at its first token, where it ends the request
             return True
 
-    def among(self, rows: IntArray, token_ids: IntArray) -> list[End]:
-        """The requests that end by these tokens, their last ones, which stand in the table."""
-        table, config = self._books.table, self._books.config
-        suspect = (table.known[rows] >= table.limit[rows]) | table.watched[rows] | table.stopped(rows, token_ids)
-        for eos in config.eos_token_ids:
-            suspect |= (token_ids == eos) & ~table.ignores_eos[rows]
-        if not suspect.any():
+    def among(self, rows: IntArray, token_ids: IntArray, known: IntArray) -> list[End]:
+        """The requests that end by these tokens, which stand in the table; ``known`` tokens each has with them."""
+        table = self._books.table
+        suspect = known >= table.limit[rows]
+        if table.num_watched:
+            suspect |= table.watched[rows]
+        if table.num_stopping:
+            suspect |= table.stopped(rows, token_ids)
+        for eos in self._books.config.eos_token_ids:
+            ends = token_ids == eos
+            if np.count_nonzero(ends):
+                suspect |= ends & ~table.ignores_eos[rows]
+        if not np.count_nonzero(suspect):
             return []
         return [end for row in rows[suspect].tolist() if (end := self._end_of(row))]
 

@@ -23,6 +23,7 @@ from .errors import ConfigError
 
 VERSION = b"callboard.kv.1"
 LEAST_BITS = 128
+KEYED_TOKENS = np.dtype("<i8")  # as tokens stand in the bytes that a key is made of
 _WIDEST = {"sha256": 256, "blake2b": 512}  # bits
 
 Digest = Callable[[bytes], bytes]
@@ -99,12 +100,12 @@ def extend_keys(
 
     ``tokens`` are the request's tokens from block ``len(keys)`` on; ``items`` are all its media.
     """
-    data = np.asarray(tokens, dtype="<i8").tobytes()
-    width, make = 8 * block_size, digest_of(digest)
+    data = np.asarray(tokens, dtype=KEYED_TOKENS).tobytes()
+    width, make = KEYED_TOKENS.itemsize * block_size, digest_of(digest)
     parent = keys[-1] if keys else root
     first = len(keys) * block_size
     for start in range(0, len(data) - width + 1, width):
-        extra = _items_in(items, first + start // 8, block_size) if items else b""
+        extra = _items_in(items, first + start // KEYED_TOKENS.itemsize, block_size) if items else b""
         parent = make(parent + data[start : start + width] + extra)
         keys.append(parent)
 

@@ -15,6 +15,8 @@ from .messages import Admit, Admitted, Granted, Grow, Publish, Release, Reserve,
 from .prefix_hit import Hit, Start, find_hit
 from .statistics import KVCacheStatistics, KVGroupStatistics
 
+Place = tuple[int, int]  # group of layers, index in its block table
+
 
 class _Grants:
     """A ``Granted`` in the making."""
@@ -83,8 +85,7 @@ class KVCacheManager:
         for req_id, num_tokens in wants.settled.items():
             self._pass_windows(self._tables[req_id], num_tokens)
         grants = _Grants(wants)
-        for grow in wants.grow:
-            self._grow(grow, grants)
+        self._grow_all(wants.grow, grants)
         # Those who may have to give way in this step may not get to compute what they would publish.
         shaky = {victim.req_id for victim in wants.displaced}
         self._publish_all([publish for publish in wants.publish if publish.req_id not in shaky], grants)
@@ -92,11 +93,13 @@ class KVCacheManager:
         if not (grants.preempted or grants.short):
             self._admit_all(wants, grants)
         self._publish_all([publish for publish in wants.publish if publish.req_id in shaky], grants)
-        gone = set(grants.preempted)
+        for req_id in grants.preempted:
+            for given in (grants.grown, grants.grown_more, grants.replaced):
+                given.pop(req_id, None)
         return Granted(
-            grown={req_id: blocks for req_id, blocks in grants.grown.items() if req_id not in gone},
-            grown_more={req_id: blocks for req_id, blocks in grants.grown_more.items() if req_id not in gone},
-            replaced={req_id: blocks for req_id, blocks in grants.replaced.items() if req_id not in gone},
+            grown=grants.grown,
+            grown_more=grants.grown_more,
+            replaced=grants.replaced,
             stalled=grants.stalled,
             preempted=grants.preempted,
             admitted=grants.admitted,
@@ -114,7 +117,7 @@ class KVCacheManager:
         if table is None:
             self._holders.drop(release.req_id)
             return
-        self._publish(release, table)
+        self._publish(release.req_id, release.digests, release.num_full_blocks, table, released=True)
         if release.keep_as:
             self._holders.keep(release.keep_as, table, release.fence)
             return
@@ -133,18 +136,26 @@ class KVCacheManager:
 
     # --- running requests
 
-    def _grow(self, grow: Grow, grants: _Grants) -> None:
-        if grow.req_id in grants.preempted:
+    def _grow_all(self, grows: list[Grow], grants: _Grants) -> None:
+        most = sum([grow.num_blocks for grow in grows]) * len(self._groups)
+        if most <= self._pool.num_free:  # nobody has to give way
+            for grow in grows:
+                table = self._tables[grow.req_id]
+                self._extend(grow.req_id, table, table.missing(grow.num_blocks), grants)
             return
-        table = self._tables[grow.req_id]
-        missing = table.missing(grow.num_blocks)
-        if not self._make_room(grow, sum(missing), grants):
-            return
-        new = [self._pool.take(count) for count in missing]
-        table.extend(new)
-        grants.grown[grow.req_id] = new[0]
-        if more := new[1:]:
-            grants.grown_more[grow.req_id] = more
+        for grow in grows:
+            if grow.req_id not in grants.preempted:
+                table = self._tables[grow.req_id]
+                missing = table.missing(grow.num_blocks)
+                if self._make_room(grow, sum(missing), grants):
+                    self._extend(grow.req_id, table, missing, grants)
+
+    def _extend(self, req_id: str, table: BlockTable, missing: list[int], grants: _Grants) -> None:
+        first, *more = [self._pool.take(count) for count in missing]
+        table.extend([first, *more])
+        grants.grown[req_id] = first
+        if more:
+            grants.grown_more[req_id] = more
 
     def _make_room(self, grow: Grow, need: int, grants: _Grants) -> bool:
         """Take from holders, then preempt, until there is room; no more than needed, counting what is free soon."""
@@ -170,37 +181,43 @@ class KVCacheManager:
 
     def _publish_all(self, publishes: list[Publish], grants: _Grants) -> None:
         for publish in publishes:
-            if publish.req_id not in grants.preempted:
-                table = self._tables[publish.req_id]
-                first = table.published
-                self._publish(publish, table)
-                self._merge(publish, table, first, grants)
+            req_id = publish.req_id
+            if req_id not in grants.preempted:
+                table = self._tables[req_id]
+                refused = self._publish(req_id, publish.digests, publish.num_full_blocks, table)
+                if refused and publish.merges and req_id not in grants.stalled:
+                    self._merge(req_id, refused, table, grants)
 
-    def _publish(self, full: Publish | Release, table: BlockTable) -> None:
+    def _publish(
+        self, req_id: str, digests: list[bytes], num_full: int, table: BlockTable, *, released: bool = False
+    ) -> list[Place]:
+        """Enter a table's full blocks, by its keys and ``digests`` behind them; returns what was not entered."""
+        refused: list[Place] = []
         if not self.enable_prefix_caching:
-            return
-        table.keys.extend(full.digests)
+            return refused
+        keys, pool = table.keys, self._pool
+        keys.extend(digests)
         # Whoever makes no keys has nothing to publish.
-        pool, end = self._pool, min(full.num_full_blocks, len(table.keys))
+        begin, end = table.published, min(num_full, len(keys))
         for group, blocks in enumerate(table.groups):
-            for index in range(max(table.published, table.passed[group]), end):
-                if pool.publish(blocks[index], table.keys[index], group):
-                    pool.journal.stored(full.req_id, index, isinstance(full, Release), group)
-        table.published = max(table.published, full.num_full_blocks)
+            for index in range(max(begin, table.passed[group]), end):
+                if not pool.publish(blocks[index], keys[index], group):
+                    refused.append((group, index))
+                elif pool.journal.is_open:
+                    pool.journal.stored(req_id, index, released, group)
+        table.published = max(begin, num_full)
+        return refused
 
-    def _merge(self, publish: Publish, table: BlockTable, first: int, grants: _Grants) -> None:
+    def _merge(self, req_id: str, places: list[Place], table: BlockTable, grants: _Grants) -> None:
         """Where an equal block can be found, it takes the place of the request's own after this step."""
-        if not (self.enable_prefix_caching and publish.merges) or publish.req_id in grants.stalled:
-            return
-        for group in self._groups:
+        for group, place in places:
             blocks = table.groups[group]
-            for place in range(max(first, table.passed[group]), min(publish.num_full_blocks, len(table.keys))):
-                own, other = blocks[place], self._pool.find(table.keys[place], group)
-                if other not in (own, NULL_BLOCK):
-                    self._pool.share([other])
-                    blocks[place] = other
-                    self._fences.give_back([own], grants.step)
-                    grants.replaced.setdefault(publish.req_id, []).append((group, place, other))
+            own, other = blocks[place], self._pool.find(table.keys[place], group)
+            if other not in (own, NULL_BLOCK):
+                self._pool.share([other])
+                blocks[place] = other
+                self._fences.give_back([own], grants.step)
+                grants.replaced.setdefault(req_id, []).append((group, place, other))
 
     # --- waiting requests
 
@@ -300,8 +317,7 @@ class KVCacheManager:
 
     def _admit(self, admit: Admit, start: Start, chunk: int, grants: _Grants) -> None:
         table = self._tables[admit.req_id] = self._kept_table(admit) if start.own else self._new_table(admit, start.hit)
-        full = (start.num_tokens + chunk) // self.block_size
-        self._publish(Publish(req_id=admit.req_id, num_full_blocks=full), table)
+        self._publish(admit.req_id, [], (start.num_tokens + chunk) // self.block_size, table)
         self._count_lookup(admit, start.num_tokens)
         first, *more = table.groups
         grants.admitted.append(

@@ -101,6 +101,11 @@ class Journal:
     def __init__(self) -> None:
         self._changes: list[KVChange] | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody wants to know."""
+        return self._changes is not None
+
     def open(self, wanted: bool) -> None:
         """Begin a new page, or none."""
         self._changes = [] if wanted else None

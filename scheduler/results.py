@@ -19,12 +19,13 @@ def waves_of_tokens(plan: SchedulerOutput, output: ModelRunnerOutput, table: Run
     """Parallel rows and tokens of a result: first each row's first token, then the second, and so on.
 
     Nearly always there is one wave. What belongs to requests that were aborted, preempted or
-    finished since the plan was made, or since the wave before, is dropped. The promise that the
-    plan made for each row is taken back.
+    finished since the plan was made, or since the wave before, is dropped. A plan counts on one
+    token of each row; where there are more or none, the row's target is put right.
     """
-    rows, epochs = plan.rows[plan.samples], plan.epochs[plan.samples]
+    rows, epochs = plan.rows, plan.epochs
+    if np.count_nonzero(plan.samples) < len(rows):
+        rows, epochs = rows[plan.samples], epochs[plan.samples]
     live = table.live(rows, epochs)
-    table.promised[rows[live]] -= 1
     if output.token_ids is not None:
         yield _one_wave(plan, output.token_ids, rows, live)
         return
@@ -38,6 +39,8 @@ def waves_of_tokens(plan: SchedulerOutput, output: ModelRunnerOutput, table: Run
 def _one_wave(plan: SchedulerOutput, token_ids: IntArray, rows: IntArray, live: np.ndarray) -> Wave:
     if len(token_ids) != len(rows):
         raise BooksError(f"step {plan.step} gave {len(token_ids)} tokens, {len(rows)} requests sample")
+    if np.count_nonzero(live) == len(rows):
+        return rows, token_ids
     return rows[live], token_ids[live]
 
 
@@ -48,6 +51,7 @@ def _lists(
     given = output.sampled_token_ids or {}
     ids = [req_id for req_id, samples in zip(plan.req_ids, plan.samples.tolist(), strict=True) if samples]
     lists = [given.get(req_id, []) for req_id in ids]
+    table.target[rows[live]] += np.array([len(tokens) - 1 for tokens in lists], np.int64)[live]
     empty = live & np.array([not tokens for tokens in lists], np.bool_)
     table.computed[rows[empty]] -= 1
     table.settled[rows[empty]] = np.maximum(table.settled[rows[empty]] - 1, table.told[rows[empty]])

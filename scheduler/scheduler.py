@@ -19,7 +19,7 @@ from .books import Books
 from .cadence import PrefillCadence
 from .config import SchedulerConfig
 from .departures import Departures
-from .draft import Draft, Head, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
+from .draft import Draft, Full, Head, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
 from .ends import Ends
 from .errors import BooksError, ConfigError, InvalidRequestError, PolicyError
 from .grammar_room import GrammarRoom
@@ -146,12 +146,11 @@ class Scheduler:
             self._table,
             budget=budget,
             cap=books.prefill_cap,
-            block_size=config.block_size,
             hold_prompts=not self._cadence.is_due,
             head=self._head(now),
         )
-        grow = blocks_wanted(self._table, draft)
-        budget -= int(draft.num_tokens.sum())
+        grow = blocks_wanted(self._table, draft, config.block_size)
+        budget -= draft.total
         settled = newly_passed(self._table, books.sizes)
         self._waiting.refused &= not settled  # blocks come back: the head of the queue is asked for again
         publish = self._newly_full(draft)
@@ -187,15 +186,16 @@ class Scheduler:
             self._waiting.refused = granted.refused
             self.take_answer(granted, now)
         grown = self._apply_growth(granted)
-        rows, num_tokens = self._without_losers(draft, granted, now)
+        draft = self._without_losers(draft, granted, now)
         fresh = [self._admission.admit(admitted, now) for admitted in granted.admitted]
         if fresh:
-            rows = np.append(rows, [new.row for new in fresh])
-            num_tokens = np.append(num_tokens, [a.num_scheduled_tokens for a in granted.admitted])
-        self._cadence.planned(num_tokens, left_over=self.books.may_admit_more)
+            rows = np.append(draft.rows, [new.row for new in fresh])
+            num_tokens = np.append(draft.num_tokens, [a.num_scheduled_tokens for a in granted.admitted])
+            draft = Draft(self._table, rows, num_tokens, draft.holds_prompts)
+        self._cadence.planned(draft.num_tokens, left_over=self.books.may_admit_more)
         if granted.replaced:
             self._departures.fence = self.books.step  # this step still touches the blocks that were replaced
-        return self._make_plan(rows, num_tokens, grown, fresh, granted.replaced)
+        return self._make_plan(draft, grown, fresh, granted.replaced)
 
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
         """Apply a step's result; what it says of requests that are gone is dropped."""
@@ -205,11 +205,11 @@ class Scheduler:
         prefill: dict[str, PrefillStats] = {}
         prompt_logprobs = new_prompt_logprobs(plan, output, self._table, self.books.requests)
         for rows, tokens in waves_of_tokens(plan, output, self._table):
-            self._table.append(rows, tokens)
-            req_ids += self._table.ids[rows].tolist()
+            known = self._table.append(rows, tokens)
+            req_ids += self._table.ids_of(rows)
             token_ids.append(tokens)
             prefill |= self._first_outputs(rows)
-            if ends := self._ends.among(rows, tokens):
+            if ends := self._ends.among(rows, tokens, known):
                 self._departures.finish(ends, now)
         self.books.counts.generated_tokens += len(req_ids)
         return self._outputs(
@@ -274,13 +274,20 @@ class Scheduler:
     def _newly_full(self, draft: Draft) -> list[Publish]:
         if not self.config.enable_prefix_caching:
             return []
-        return [self._publish(*found) for found in newly_full(self._table, draft, self.config.block_size)]
+        full = newly_full(self._table, draft, self.config.block_size)
+        return self._publish(full) if len(full.rows) else []
 
-    def _publish(self, row: int, full: int, in_step: bool) -> Publish:
-        self._table.published[row] = full
-        state = self.books.requests[self._table.ids[row]]
-        digests = self.books.keys.extend(state, self._table.tokens[row], full)
-        return Publish(req_id=state.request_id, num_full_blocks=full, digests=digests, merges=in_step)
+    def _publish(self, full: Full) -> list[Publish]:
+        """Tell the KV cache of full blocks, with the keys that it does not know yet."""
+        table = self._table
+        states = [self.books.requests[req_id] for req_id in table.ids[full.rows].tolist()]
+        counts = full.num_blocks.tolist()
+        table.published[full.rows] = full.num_blocks * self.config.block_size
+        keys = self.books.keys.extend_all(states, table.tokens, full.rows, counts)
+        return [
+            Publish(req_id=state.request_id, num_full_blocks=count, digests=new, merges=in_step)
+            for state, count, new, in_step in zip(states, counts, keys, full.in_step.tolist(), strict=True)
+        ]
 
     # --- from grants to a plan
 
@@ -292,45 +299,40 @@ class Scheduler:
 
     def _apply_growth(self, granted: Granted) -> Growth:
         """What joins the tables of rows: in the first group of layers, and in each further one."""
-        grown: dict[int, BlockIds] = {}
-        more: dict[int, list[BlockIds]] = {}
-        for req_id, blocks in granted.grown.items():
-            if state := self.books.requests.get(req_id):
-                grown[state.row] = blocks
-                self._table.blocks[state.row] += len(blocks)
-        for req_id, further in granted.grown_more.items():
-            if state := self.books.requests.get(req_id):
-                more[state.row] = further
-                # The shortest table got most, all that were asked for.
-                self._table.blocks[state.row] += max(0, max(map(len, further)) - len(grown[state.row]))
+        requests, size = self.books.requests, self.config.block_size
+        grown = {requests[req_id].row: blocks for req_id, blocks in granted.grown.items()}
+        more = {requests[req_id].row: further for req_id, further in granted.grown_more.items()}
+        if grown:
+            self._table.room[list(grown)] += np.array([len(blocks) for blocks in grown.values()]) * size
+        for row, further in more.items():
+            # The shortest table got most, all that were asked for.
+            self._table.room[row] += max(0, max(map(len, further)) - len(grown[row])) * size
         return grown, more
 
-    def _without_losers(self, draft: Draft, granted: Granted, now: float) -> tuple[IntArray, IntArray]:
+    def _without_losers(self, draft: Draft, granted: Granted, now: float) -> Draft:
         """The draft without requests that were preempted or that got no blocks."""
         if not granted.stalled and not granted.preempted:
-            return draft.rows, draft.num_tokens
+            return draft
         losers = granted.stalled.union(granted.preempted)
         keep = np.array([req_id not in losers for req_id in self._table.ids[draft.rows]], np.bool_)
-        rows, num_tokens = draft.rows[keep], draft.num_tokens[keep]
         for req_id in granted.preempted:
             self._departures.preempt(self.books.requests[req_id], now)
-        return rows, num_tokens
+        return Draft(self._table, draft.rows[keep], draft.num_tokens[keep], draft.holds_prompts)
 
     def _make_plan(
-        self, rows: IntArray, num_tokens: IntArray, grown: Growth, fresh: list[NewRequestData], replaced: Replaced
+        self, draft: Draft, grown: Growth, fresh: list[NewRequestData], replaced: Replaced
     ) -> SchedulerOutput:
-        table = self._table
-        computed, target = table.computed[rows], table.known[rows] + table.promised[rows]
-        samples = computed + num_tokens == target
+        table, rows = self._table, draft.rows
+        samples = draft.covered == draft.target
         finished_ids, preempted_ids = self._departures.take_ids()
         plan = SchedulerOutput(
             step=self.books.step,
-            req_ids=tuple(table.ids[rows].tolist()),
+            req_ids=table.ids_of(rows),
             rows=rows,
             epochs=table.epoch[rows],
-            num_tokens=num_tokens,
-            num_computed=computed,
-            num_outputs=target - table.prompt[rows],
+            num_tokens=draft.num_tokens,
+            num_computed=draft.computed,
+            num_outputs=draft.target - table.prompt[rows],
             samples=samples,
             grown=grown[0],
             grown_more=grown[1],
@@ -340,8 +342,8 @@ class Scheduler:
             preempted_req_ids=preempted_ids,
         )
         self.books.counts.steps += bool(len(rows))
-        table.computed[rows] += num_tokens
-        table.promised[rows] += samples
+        table.computed[rows] = draft.covered
+        table.target[rows] = draft.target + samples
         table.last_step[rows] = self.books.step
         return plan
 
@@ -361,7 +363,7 @@ class Scheduler:
     def _first_outputs(self, rows: IntArray) -> dict[str, PrefillStats]:
         """How prompts were come by, for requests that give their first output."""
         table = self._table
-        first = rows[table.known[rows] == table.prompt[rows] + 1]
+        first = table.first_answers(rows)
         states = [self.books.requests[req_id] for req_id in table.ids[first].tolist()]
         return {state.request_id: state.prefill for state in states if state.prefill}
 
