@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from anyio.lowlevel import checkpoint
-from test_engine import PROMPT, greedy, idle, make
+from toy_engine import PROMPT, greedy, idle, make
 
 from callboard import (
     Engine,

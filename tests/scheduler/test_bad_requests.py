@@ -121,6 +121,8 @@ def test_max_tokens_is_a_whole_number_from_one_on(value: Any):
         ("stop", ""),
         ("stop", [""]),
         ("stop_token_ids", [-1]),
+        ("stop_token_ids", 5),
+        ("ignore_eos", "yes"),
         ("output_kind", "all"),
     ],
 )
