@@ -5,7 +5,7 @@ import anyio.to_thread
 import numpy as np
 import pytest
 from anyio.lowlevel import checkpoint
-from toy_engine import PROMPT, greedy, make
+from toy_engine import PROMPT, greedy, make, until_dead
 
 from callboard import (
     ConfigError,
@@ -66,8 +66,7 @@ async def test_an_engine_serves_one_context_and_is_dead_outside_of_it():
 async def test_tokens_that_came_before_the_engines_end_are_read_before_its_error():
     async with make(faults={5: RuntimeError("gone")}) as engine:
         stream = engine.generate(PROMPT, greedy(max_tokens=50))
-        while not engine._cause:
-            await checkpoint()
+        await until_dead(engine)
         tokens = (await anext(stream)).outputs[0].token_ids
         assert len(tokens) >= 3
         assert tokens == toy_tokens(PROMPT, len(tokens), 100)

@@ -35,6 +35,12 @@ async def idle(engine: Engine) -> None:
     raise AssertionError(f"{engine.stats()}\n{engine.diagnose()}")
 
 
+async def until_dead(engine: Engine) -> None:
+    """Wait until none of its actors lives."""
+    while any(state in engine.diagnose() for state in (": running", ": stopping")):
+        await checkpoint()
+
+
 async def read(stream: RequestStream) -> tuple[list[int], str | None]:
     """All tokens of a stream, and its end."""
     outputs = [output async for output in stream]

@@ -12,8 +12,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
-from play import Play, ToyPlay, some
+from play import VOCAB, Play, ToyPlay, some
+
+from callboard.runner import SimulatedRunner
+from callboard.runner.toy_model import toy_tokens
+from callboard.scheduler import NewRequestData, SamplingParams, SchedulerOutput
 
 
 def _head_without_room(**settings: Any) -> Play:
@@ -114,11 +119,12 @@ def test_the_tail_of_the_last_in_the_queue_is_taken_first():
     play.step()
     play.step()
     assert (play.last_plan.preempted_req_ids, play.waiting()) == ({"C"}, ["C"])
-    assert len(play.kv._holders.find("C").groups[0]) == 1  # A and B grew by one each
+    assert play.kv.statistics().num_kept_blocks == 1  # C's: A and B grew by one each
     while play.waiting() == ["C"]:
         play.step()
     assert play.waiting() == ["B", "C"]
-    assert play.kv._holders.find("C") is None
+    play.scheduler.abort("A")
+    assert play.step() == {"B": 1, "C": 49}  # B has lost nothing yet, and C all three
 
 
 def test_of_a_prompt_that_is_cached_as_a_whole_one_token_is_computed():
@@ -131,6 +137,31 @@ def test_of_a_prompt_that_is_cached_as_a_whole_one_token_is_computed():
     assert (new.num_computed_tokens, new.write_from, len(new.block_ids)) == (47, 48, 3)
 
 
+def write_last_token(runner: SimulatedRunner, text: list[int], block_ids: list[int]) -> None:
+    """Let a request that no scheduler knows compute its last token into these blocks."""
+    new = NewRequestData(
+        req_id="stranger",
+        row=9,
+        token_ids=text,
+        num_prompt_tokens=len(text),
+        block_ids=block_ids,
+        num_computed_tokens=len(text) - 1,
+        sampling_params=SamplingParams(temperature=0),
+    )
+    one = {
+        name: np.array([value])
+        for name, value in {
+            "rows": 9,
+            "epochs": 0,
+            "num_tokens": 1,
+            "num_computed": len(text) - 1,
+            "num_outputs": 0,
+        }.items()
+    }
+    plan = SchedulerOutput(step=0, req_ids=("stranger",), samples=np.array([True]), scheduled_new_reqs=[new], **one)
+    runner.compute(plan)
+
+
 def test_the_token_that_is_computed_again_is_not_written_into_a_block_that_others_read():
     play = ToyPlay(blocks=20, caching=True)
     play.add("first", some(8), max_tokens=9)
@@ -138,12 +169,11 @@ def test_the_token_that_is_computed_again_is_not_written_into_a_block_that_other
     play.add("second", some(8), max_tokens=9)
     plan = play.plan()
     assert plan.num_scheduled_tokens == {"first": 1, "second": 1}
-    slots = play.runner._model._slots
-    shared = [plan.scheduled_new_reqs[0].block_ids[1] * 4 + 3]
-    slots[shared] += 1  # as if another kernel had rounded otherwise
-    before = slots[shared].copy()
-    play.runner.compute(plan)
-    assert (slots[shared] == before).all()
+    (second,) = plan.scheduled_new_reqs
+    other = [*some(7), 49]
+    write_last_token(play.runner, other, second.block_ids)  # as if another kernel had rounded otherwise
+    play.apply(plan)
+    assert play.tokens["second"] == toy_tokens(other, 1, VOCAB) != play.alone("second")
 
 
 def test_urgent_work_takes_the_slot_of_running_work():
