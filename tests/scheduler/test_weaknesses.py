@@ -113,18 +113,16 @@ def test_a_victim_gives_no_more_than_what_is_missing():
 
 
 def test_the_tail_of_the_last_in_the_queue_is_taken_first():
-    play = Play(blocks=9, max_num_running_reqs=3)
-    for name in "ABC":
-        play.add(name, 48, max_tokens=40)
-    play.step()
-    play.step()
-    assert (play.last_plan.preempted_req_ids, play.waiting()) == ({"C"}, ["C"])
-    assert play.kv.statistics().num_kept_blocks == 1  # C's: A and B grew by one each
-    while play.waiting() == ["C"]:
+    play = Play(policy="priority", priority_preemption=True, blocks=10, max_num_running_reqs=2)
+    for name, priority in {"slow": 8, "slower": 9, "a": 0, "b": 0}.items():
+        play.add(name, 48 if priority else 16, priority=priority)
         play.step()
-    assert play.waiting() == ["B", "C"]
-    play.scheduler.abort("A")
-    assert play.step() == {"B": 1, "C": 49}  # B has lost nothing yet, and C all three
+    assert play.waiting() == ["slow", "slower"]
+    assert play.kv.statistics().num_kept_blocks == 7
+    assert play.step() == {"a": 1, "b": 1}
+    assert play.kv.statistics().num_kept_blocks == 6  # "b" grew by one
+    play.scheduler.abort(["a", "b"])
+    assert play.step() == {"slow": 1, "slower": 17}  # 50 and 49: all is given up
 
 
 def test_of_a_prompt_that_is_cached_as_a_whole_one_token_is_computed():
