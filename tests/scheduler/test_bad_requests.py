@@ -167,6 +167,8 @@ def test_min_tokens_above_max_tokens_is_refused():
         ("steps_in_flight", 0),
         ("num_kv_blocks", 0),
         ("long_prefill_token_threshold", -1),
+        ("prefill_schedule_interval", 0),
+        ("max_backfill", -1),
         ("watermark", 1.0),
         ("policy", "lifo"),
     ],

@@ -123,6 +123,13 @@ def test_a_stop_token_comes_before_a_rule_of_the_user():
     assert play.ends["watched"] == Finished(reason=FinishReason.STOP, stop_reason=6)
 
 
+def test_a_rule_of_the_user_comes_before_length():
+    play = Play(rules=[EndsAfterRun()])
+    play.add("watched", 10, max_tokens=3)
+    play.steps(3)
+    assert play.ends["watched"] == Finished(reason=FinishReason.REPETITION, stop_reason="run")
+
+
 def test_an_abort_returns_the_ids_that_were_alive_and_is_told_to_the_runner_once():
     play = Play(max_num_running_reqs=1)
     play.add("a", 10)
