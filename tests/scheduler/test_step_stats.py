@@ -113,18 +113,15 @@ def test_local_and_external_tokens_add_up():
 
 
 def test_a_prefill_is_fixed_at_the_first_admission():
-    play = Play(caching=True, blocks=6, block_size=4)
-    play.add("first", 7, max_tokens=9)
-    play.add("second", 11, max_tokens=9)
-    told: dict[str, PrefillStats] = {}
-    preempted = set[str]()
-    while play.scheduler.num_unfinished:
-        play.step()
-        preempted |= play.last_plan.preempted_req_ids
-        assert not set(told) & set(play.last_outputs.prefill)
-        told |= play.last_outputs.prefill
-    assert preempted
-    assert told["second"] == PrefillStats(num_prompt_tokens=11, num_cached_tokens=0, num_cacheable_tokens=8)
+    play = Play(caching=True, blocks=10, max_num_scheduled_tokens=96)
+    play.add("first", 80, max_tokens=2)
+    play.add("second", 80, max_tokens=1)
+    play.steps(2)
+    assert play.last_plan.preempted_req_ids == {"second"}  # half-way through its prompt
+    play.step()
+    assert play.last_plan.scheduled_new_reqs[0].num_computed_tokens == 16
+    told = PrefillStats(num_prompt_tokens=80, num_cached_tokens=0, num_cacheable_tokens=80)
+    assert play.last_outputs.prefill == {"second": told}
 
 
 def test_without_caching_nothing_of_a_prompt_can_be_kept():
