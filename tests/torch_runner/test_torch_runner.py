@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 from dense_reference import LLAMA, Weights, greedy, random_weights
-from plan_maker import BLOCK_SIZE, Device, PlanMaker
-from test_model import watch_logits
+from plan_maker import BLOCK_SIZE, Device, PlanMaker, watch_logits
 
 from callboard.actors import Reply
 from callboard.actors.errors import WrongLoopError
