@@ -122,7 +122,9 @@ class GrammarManager:
         """A step has given its tokens."""
         for req_id, epoch, tokens in _tokens(plan, output):
             matcher = self._matchers.get(req_id)
-            if matcher and matcher.epoch == epoch:
+            if matcher and matcher.epoch == epoch and req_id in output.failed:
+                matcher.refused = True  # it ends: what holds its token's place is no token
+            elif matcher and matcher.epoch == epoch:
                 self._accept(req_id, matcher, plan.step, tokens)
         self._done = plan.step
 

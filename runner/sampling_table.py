@@ -13,7 +13,7 @@ from .bad_words import BadWords
 from .token_counts import TokenCounts
 
 # What a row may ask for, as bits; a step passes over what none of its rows asks for.
-ALLOWED, BAD_WORDS, BIAS, PENALTIES, MIN_P, LOGPROBS, PROMPT_LOGPROBS = (1 << bit for bit in range(7))
+ALLOWED, BAD_WORDS, BIAS, PENALTIES, MIN_P, LOGPROBS, PROMPT_LOGPROBS, GRAMMAR = (1 << bit for bit in range(8))
 
 
 class SamplingTable:
@@ -72,7 +72,7 @@ class SamplingTable:
     def fill(self, new: NewRequestData) -> None:
         """Take in a request, over whatever the row held before."""
         row, params = new.row, new.sampling_params
-        self.features[row] = 0
+        self.features[row] = 0 if params.structured_output is None else GRAMMAR
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
         self.top_k[row] = max(params.top_k, 0)

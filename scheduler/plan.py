@@ -164,6 +164,8 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
         logprobs: by request, of the tokens that it sampled in this step, a place each, for those with ``logprobs``.
         prompt_logprobs: by request, of the prompt's tokens that stand behind those which the step
             computed, for those with ``prompt_logprobs``; the prompt's first token has none.
+        failed: by request, why the step could choose nothing for it. It ends with that error, others go
+            on; in ``token_ids`` any token below the vocabulary's size holds its place.
     """
 
     step: int
@@ -172,6 +174,7 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
     draft_token_ids: dict[str, list[int]] = {}
     logprobs: dict[str, LogprobColumns] = {}
     prompt_logprobs: dict[str, LogprobColumns] = {}
+    failed: dict[str, str] = {}
     finished_sending: set[str] = set()
     finished_recving: set[str] = set()
     failed_block_ids: set[int] = set()

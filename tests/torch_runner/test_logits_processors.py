@@ -149,7 +149,7 @@ def test_where_masks_leave_nothing_the_first_allowed_token_is_taken():
     enter(rows, 0, SamplingParams(temperature=0, **both), [1])
     enter(rows, 1, SamplingParams(seed=1, **both), [1])
     enter(rows, 2, SamplingParams(seed=1, min_tokens=1, allowed_token_ids=[9, 2]), [1])
-    assert sample(logits(3), rows, np.arange(3), np.zeros(3, np.int64)).tolist() == [6, 6, 2]
+    assert sample(logits(3), rows, np.arange(3), np.zeros(3, np.int64)).tokens.tolist() == [6, 6, 2]
 
 
 # --- cuts
