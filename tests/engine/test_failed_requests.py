@@ -27,7 +27,11 @@ class Claims(SimulatedRunner):
 
     async def execute(self, plan, submitted, grammar=None):
         output = await super().execute(plan, submitted)
-        return ModelRunnerOutput(step=plan.step, token_ids=output.token_ids, **self.given)
+        given = {
+            name: {key: value for key, value in of.items() if key in plan.req_ids or key == "nobody"}
+            for name, of in self.given.items()
+        }
+        return ModelRunnerOutput(step=plan.step, token_ids=output.token_ids, **given)
 
 
 def make(**given) -> Engine:

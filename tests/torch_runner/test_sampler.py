@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -171,10 +172,20 @@ def test_different_seeds_choose_differently() -> None:
     assert len(texts) == 5
 
 
-def test_a_request_without_a_seed_keeps_its_choices_over_a_preemption() -> None:
-    first = draw(LOGITS, SamplingParams(), range(30), req_id="x")
-    again = draw(LOGITS, SamplingParams(), range(30), req_id="x")
-    assert first.tolist() == again.tolist()
+def test_a_request_keeps_its_choices_over_a_preemption_into_another_row() -> None:
+    rows, positions = tables(SamplingParams(), SamplingParams(seed=8), SamplingParams()), np.arange(2, 7)
+    params = SamplingParams(seed=7, top_p=0.9)
+
+    def choices(row: int) -> list[int]:
+        return sample(LOGITS.repeat(5, 1), rows, np.full(5, row), positions).tokens.tolist()
+
+    rows.fill(request("x", 0, params))
+    first = choices(0)
+    rows.fill(request("y", 0, SamplingParams(seed=9)))  # somebody else gets its row
+    resumed = msgspec.structs.replace(request("x", 2, params), token_ids=[1, 4, 5], resumed=True)
+    rows.fill(resumed)
+    assert choices(2) == first
+    assert choices(0) != first
 
 
 def test_requests_without_a_seed_differ_from_each_other_and_from_run_to_run() -> None:
