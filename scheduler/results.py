@@ -50,8 +50,7 @@ def _lists(
 ) -> list[list[int]]:
     """Each row's tokens; a row that got none computes its last token again."""
     given = output.sampled_token_ids or {}
-    ids = [req_id for req_id, samples in zip(plan.req_ids, plan.samples.tolist(), strict=True) if samples]
-    lists = [given.get(req_id, []) for req_id in ids]
+    lists = [given.get(req_id, []) for req_id in plan.sampled_req_ids]
     table.target[rows[live]] += np.array([len(tokens) - 1 for tokens in lists], np.int64)[live]
     empty = live & np.array([not tokens for tokens in lists], np.bool_)
     table.computed[rows[empty]] -= 1
