@@ -196,6 +196,7 @@ class GrammarManager:
         places = [(entry, entry.position + i) for entry in live for i in range(1 + len(entry.drafts))]
         bitmask = np.zeros((len(places), self._words), np.int32)
         self._fill_rows(live, bitmask)
+        self._end_empty(live, bitmask)
         self._num_masks += len(places)
         return GrammarOutput(
             step=wanted.step,
@@ -240,6 +241,19 @@ class GrammarManager:
         for entry in live:
             if entry.drafts:
                 self._fill_drafts(self._matchers[entry.req_id], entry.drafts, bitmask[row:])
+            row += 1 + len(entry.drafts)
+
+    def _end_empty(self, live: list[_Entry], bitmask: Bitmask) -> None:
+        """End the requests whose grammars leave no token: what is chosen for them meanwhile is dropped."""
+        row = 0
+        for entry in live:
+            if not bitmask[row].any():
+                bitmask[row] = self._all
+                self._matchers[entry.req_id].refused = True
+                self._refused[entry.req_id] = (
+                    f"its grammar leaves no token of this vocabulary for output {entry.position} "
+                    f"(request {entry.req_id})"
+                )
             row += 1 + len(entry.drafts)
 
     def _end_slow(self, live: list[_Entry]) -> None:

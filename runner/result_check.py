@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 import numpy as np
 
 from ..scheduler.errors import NotBuiltError, RunnerError
-from ..scheduler.plan import ModelRunnerOutput, SchedulerOutput
+from ..scheduler.plan import IntArray, ModelRunnerOutput, SchedulerOutput
 from .runner import RunnerInfo
 
 
@@ -68,25 +70,17 @@ class ResultCheck:
 
 def check_result(plan: SchedulerOutput, output: ModelRunnerOutput, vocab_size: int) -> None:
     """Raise RunnerError for a result that does not belong to the plan, or holds tokens that do not exist."""
+    _check_types(plan, output)
     if output.step != plan.step:
         raise RunnerError(f"the runner gave the result of step {output.step} for step {plan.step}")
     for name in ("draft_token_ids", "failed_block_ids"):
         if getattr(output, name):
             raise NotBuiltError(f"the runner gave {name} in step {plan.step}, which is not supported yet")
+    _refuse_strangers(plan, output)
     _check_logprobs(plan, output)
-    if unknown := set(output.failed).difference(plan.req_ids):
-        raise RunnerError(f"the runner says that {sorted(unknown)} failed in step {plan.step}, not in the plan")
-    wanted = int(plan.samples.sum())
-    token_ids = output.token_ids
+    wanted, token_ids = int(plan.samples.sum()), output.token_ids
     if token_ids is None:
-        if unknown := set(output.sampled_token_ids or ()).difference(plan.req_ids):
-            raise RunnerError(f"the runner gave tokens for {sorted(unknown)} in step {plan.step}, not in the plan")
-        token_ids = np.array([t for tokens in (output.sampled_token_ids or {}).values() for t in tokens], np.int64)
-        if wanted > len(output.failed) and not len(token_ids):
-            raise RunnerError(f"the runner gave no token in step {plan.step}, {wanted} requests sample")
-    elif token_ids.dtype.kind != "i" or token_ids.ndim != 1:
-        kind = f"{token_ids.ndim}-dimensional {token_ids.dtype}"
-        raise RunnerError(f"the runner gave a {kind} array in step {plan.step}, needed are whole numbers in a row")
+        token_ids = _tokens_of_lists(plan, output, wanted)
     elif len(token_ids) != wanted:
         raise RunnerError(f"the runner gave {len(token_ids)} tokens in step {plan.step}, {wanted} requests sample")
     if len(token_ids) and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < vocab_size:
@@ -96,10 +90,51 @@ def check_result(plan: SchedulerOutput, output: ModelRunnerOutput, vocab_size: i
         )
 
 
+def _check_types(plan: SchedulerOutput, output: object) -> None:
+    """A runner of a user's own may give anything."""
+    if not isinstance(output, ModelRunnerOutput):
+        raise RunnerError(f"the runner gave {output!r} in step {plan.step}, needed is a ModelRunnerOutput")
+    for name in ("sampled_token_ids", "logprobs", "prompt_logprobs", "failed"):
+        given: object = getattr(output, name)
+        if not isinstance(given, Mapping) and not (name == "sampled_token_ids" and given is None):
+            raise RunnerError(f"the runner gave {name}={given!r} in step {plan.step}, needed is a dict by request")
+    token_ids: object = output.token_ids
+    if token_ids is None:
+        return
+    if not isinstance(token_ids, np.ndarray):
+        raise RunnerError(f"the runner gave {token_ids!r} as token_ids in step {plan.step}, needed is an array")
+    if token_ids.dtype.kind != "i" or token_ids.ndim != 1:
+        kind = f"{token_ids.ndim}-dimensional {token_ids.dtype}"
+        raise RunnerError(f"the runner gave a {kind} array in step {plan.step}, needed are whole numbers in a row")
+
+
+def _refuse_strangers(plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
+    for what, ids in (
+        ("gave tokens for", output.sampled_token_ids or ()),
+        ("gave logprobs for", output.logprobs),
+        ("gave prompt_logprobs for", output.prompt_logprobs),
+        ("says of a failure of", output.failed),
+    ):
+        if ids and (unknown := set(ids).difference(plan.req_ids)):
+            raise RunnerError(f"the runner {what} {sorted(unknown)} in step {plan.step}, not in the plan")
+
+
+def _tokens_of_lists(plan: SchedulerOutput, output: ModelRunnerOutput, wanted: int) -> IntArray:
+    """All tokens of a result that has lists of them."""
+    given: Mapping[str, object] = output.sampled_token_ids or {}
+    tokens: list[int] = []
+    for req_id, some in given.items():
+        if not isinstance(some, Sequence) or not all(isinstance(token, int | np.integer) for token in some):
+            raise RunnerError(
+                f"the runner gave {some!r} in step {plan.step}, needed is a list of token ids (request {req_id})"
+            )
+        tokens += some
+    if wanted > len(output.failed) and not tokens:
+        raise RunnerError(f"the runner gave no token in step {plan.step}, {wanted} requests sample")
+    return np.array(tokens, np.int64)
+
+
 def _check_logprobs(plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
-    for name, given in (("logprobs", output.logprobs), ("prompt_logprobs", output.prompt_logprobs)):
-        if unknown := set(given).difference(plan.req_ids):
-            raise RunnerError(f"the runner gave {name} for {sorted(unknown)} in step {plan.step}, not in the plan")
     for req_id, columns in output.logprobs.items():
         tokens = 1 if output.token_ids is not None else len((output.sampled_token_ids or {}).get(req_id, ()))
         if len(columns) != tokens:

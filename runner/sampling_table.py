@@ -65,7 +65,7 @@ class SamplingTable:
         self.bad_words: dict[int, BadWords] = {}
         self.num_logprobs = np.zeros(rows, np.int64)
         self.num_prompt_logprobs = np.zeros(rows, np.int64)
-        self._vocab_size, self._width = vocab_size, width
+        self._vocab_size, self._width, self._max_tokens = vocab_size, width, max_tokens
         self._eos_token_ids = eos_token_ids
         self._random_base = random_base.to_bytes(8, "little")
 
@@ -114,7 +114,7 @@ class SamplingTable:
             self.allowed_ids[row] = self.known_ids(sorted(set(params.allowed_token_ids)))
             self.features[row] |= ALLOWED
         if params.bad_words_token_ids:
-            self.bad_words[row] = BadWords(params.bad_words_token_ids, self._vocab_size)
+            self.bad_words[row] = BadWords(params.bad_words_token_ids, self._vocab_size, self._max_tokens)
             self.features[row] |= BAD_WORDS
 
     def _fill_penalties(self, new: NewRequestData) -> None:

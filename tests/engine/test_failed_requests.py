@@ -82,5 +82,16 @@ async def test_log_probabilities_are_not_missed_where_nobody_asks():
 
 async def test_a_failure_of_nobody_in_the_step_ends_the_engine():
     async with make(failed={"nobody": "?"}) as engine:
-        with pytest.raises(EngineDeadError, match=r"the runner says that \['nobody'\] failed in step \d, not in the"):
+        with pytest.raises(EngineDeadError, match=r"says of a failure of \['nobody'\] in step \d, not in the plan"):
             await engine.complete(PROMPT, greedy())
+
+
+@pytest.mark.parametrize(("given", "message"), [(None, "gave None"), ({"a": [7]}, r"gave \{'a': \[7\]\}")], ids=str)
+async def test_what_is_no_result_at_all_ends_the_engine_by_name(given: object, message: str):
+    class Silent(SimulatedRunner):
+        async def execute(self, plan, submitted, grammar=None):
+            return given
+
+    async with Engine(runner=Silent()) as engine:
+        with pytest.raises(EngineDeadError, match=rf"{message} in step \d, needed is a ModelRunnerOutput"):
+            await engine.complete(PROMPT, greedy(), request_id="a")

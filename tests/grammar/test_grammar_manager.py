@@ -224,6 +224,21 @@ def test_a_request_whose_masks_take_too_long_ends_and_its_neighbours_go_on():
     manager.check()
 
 
+def test_a_grammar_that_leaves_no_token_ends_its_request_and_is_no_fault_of_the_runner():
+    manager = make(a=matcher(grammar='root ::= "a" dead\ndead ::= dead "b"'), b=matcher(regex="[0-9]+"))
+    assert rows(planned(manager, plan(1, new={"a": [], "b": []}, a=0, b=0))[0]) == {
+        ("a", 0): ids("a"),
+        ("b", 0): DIGITS,
+    }
+    manager.result(plan(1, a=0, b=0), result(1, a=ids("a"), b=ids("5")))
+    found = rows(planned(manager, plan(2, a=1, b=1))[0])
+    assert found == {("a", 1): EVERY, ("b", 1): [END, *DIGITS]}
+    assert manager.take_refused() == {"a": "its grammar leaves no token of this vocabulary for output 1 (request a)"}
+    manager.result(plan(2, a=1, b=1), result(2, a=ids("x"), b=ids("5")))
+    assert set(rows(planned(manager, plan(3, a=2, b=2))[0])) == {("b", 2)}
+    manager.check()
+
+
 def test_masks_are_looked_up_by_request_and_place_and_a_wrong_place_is_a_fault():
     step = plan(4, a=2, b=0)
     words = np.arange(4, dtype=np.uint32).tobytes()
