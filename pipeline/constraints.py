@@ -13,7 +13,7 @@ from ..scheduler.params import SamplingParams
 from .tokenizer import Tokenizer
 
 # Each of these may leave no token at all where the grammar allows few.
-_EXCLUDED = ("ignore_eos", "min_tokens", "allowed_token_ids", "bad_words")
+_EXCLUDED = ("ignore_eos", "min_tokens", "allowed_token_ids", "bad_words", "bad_words_token_ids")
 
 
 def stop_token_ids(info: RunnerInfo) -> list[int]:

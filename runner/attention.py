@@ -148,6 +148,10 @@ class _Group:
         tokens = torch.arange(longest).unsqueeze(0)  # one row for all requests, while all begin at token 0
         if window is not None and window < int(ends.max()):
             tokens = tokens + (ends - window).clamp_(min=0).unsqueeze(1)
+        self._mask = None if int(ends.min()) >= longest else self._hide_behind(ends, tokens, shared.group * kv.kv_heads)
+        # What is hidden stands for the row's own last token. What a block holds behind it may be NaN, left by a
+        # request that failed, and 0 times NaN is NaN.
+        tokens = tokens if self._mask is None else torch.minimum(tokens, ends.unsqueeze(1) - 1)
         blocks = tables.gather(1, (tokens // kv.block_size).expand(len(ends), -1))
         slots = kv.token_slots(blocks, (tokens % kv.block_size).expand(len(ends), -1))
         # [requests, kv heads, longest] each; flattened with a row for each query head
@@ -158,13 +162,13 @@ class _Group:
             self._bounds, keys, torch.zeros(len(keys)), size=(rows, len(kv.slots[0])), check_invariants=False
         )
         self._values, self._matrix = values, (rows, longest)
-        self._mask = None if int(ends.min()) >= longest else self._hide_behind(ends, tokens)
 
-    def _hide_behind(self, ends: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    @staticmethod
+    def _hide_behind(ends: torch.Tensor, tokens: torch.Tensor, heads: int) -> torch.Tensor:
         """What to add to the scores: [requests * query heads, longest]."""
         hidden = tokens >= ends.unsqueeze(1)
         mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
-        return mask.repeat_interleave(self._matrix[0] // len(ends), 0)
+        return mask.repeat_interleave(heads, 0)
 
     def run(self, layer: int, queries: torch.Tensor, stored: torch.Tensor, out: torch.Tensor) -> None:  # noqa: ARG002
         """Fill the requests' part of ``out``, [tokens, query heads, head_dim]."""

@@ -20,6 +20,8 @@ from .sampling_table import MIN_P, SamplingTable
 LOOKS = (64, 1024)  # so many of the likeliest tokens are looked at before the whole vocabulary is sorted
 ATTEMPTS = 8  # draws from an uncut distribution that may miss what top-p keeps
 BLOCK = 256  # columns that are summed up before one is looked for
+COLD = 0.01  # below it logits are taken from the largest one before they are divided: they keep their differences
+NOTHING = -1  # in the place of a token: a row is drawn from nothing, or from what are no numbers
 
 
 class Draws(NamedTuple):
@@ -40,7 +42,7 @@ class Draws(NamedTuple):
         """The draws of the samples with these indices; ``logits``, float32, may be changed."""
         chosen, vocabulary = sampled[random], logits.shape[1]
         wide = logits if len(random) == len(sampled) else logits.index_select(0, torch.from_numpy(random))
-        wide.div_(torch.from_numpy(table.temperature[chosen]).unsqueeze(1))
+        _divide(wide, table.temperature[chosen])
         if len(table.asking(chosen, MIN_P)):
             _keep_min_p(wide, torch.from_numpy(table.log_min_p[chosen]).unsqueeze(1))
         top_k, top_p = table.top_k[chosen], table.top_p[chosen]
@@ -62,13 +64,22 @@ class Draws(NamedTuple):
         return torch.from_numpy(uniform(self.keys, number))
 
 
+def _divide(logits: torch.Tensor, temperature: NDArray[np.float32]) -> None:
+    cold = torch.from_numpy(np.flatnonzero(temperature < COLD))
+    if len(cold):
+        rows = logits.index_select(0, cold)
+        peak = rows.amax(-1, keepdim=True)
+        logits.index_copy_(0, cold, rows - peak.masked_fill_(peak == -torch.inf, 0.0))
+    logits.div_(torch.from_numpy(temperature).unsqueeze(1))
+
+
 def _keep_min_p(logits: torch.Tensor, log_min_p: torch.Tensor) -> None:
     """Keep tokens at least min_p times as likely as the likeliest (Nguyen et al. 2024, arXiv 2407.01082)."""
     logits.masked_fill_(logits < logits.amax(-1, keepdim=True) + log_min_p, -torch.inf)
 
 
 def draw(draws: Draws) -> NDArray[np.int64]:
-    """One token for each row.
+    """One token for each row; NOTHING where no finite share is left, or a logit is NaN or infinite.
 
     What keeps the whole vocabulary needs no order of it. Of the others a few of the likeliest tokens
     are looked at first. Where they do not hold the mass of top-p the distribution is flat, and a
@@ -96,7 +107,8 @@ def _draw_likeliest(draws: Draws, asking: torch.Tensor, look: int, tokens: torch
         return
     some = draws.of_rows(rows)
     ids, shares, short = cut(some, look)
-    found = ids.gather(1, look_up(shares, some.numbers(0)).unsqueeze(1)).squeeze(1)
+    column = look_up(shares, some.numbers(0))
+    found = ids.gather(1, column.clamp_min(0).unsqueeze(1)).squeeze(1).masked_fill_(column == NOTHING, NOTHING)
     tokens[rows[~short]] = found[~short]
     left[rows[~short]] = False
 
@@ -156,8 +168,8 @@ def _likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Te
 def look_up(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     """The column at which the running sum passes each number's share of the total: int64 [rows].
 
-    A column of weight 0 is never chosen. Of many columns a block is looked for first, by its sum:
-    a running sum of all takes 5 times as long.
+    A column of weight 0 is never chosen; it is NOTHING where the total is 0 or no number. Of many
+    columns a block is looked for first, by its sum: a running sum of all takes 5 times as long.
     """
     columns = weights.shape[1]
     if columns <= 4 * BLOCK:
@@ -167,18 +179,22 @@ def look_up(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     if whole < columns:
         sums = torch.cat([sums, weights[:, whole:].sum(-1, keepdim=True)], 1)
     block, within = _search(sums, numbers)
-    places = block.unsqueeze(1) * BLOCK + torch.arange(BLOCK)
+    places = block.clamp_min(0).unsqueeze(1) * BLOCK + torch.arange(BLOCK)
     part = weights.gather(1, places.clamp_max(columns - 1)).masked_fill_(places >= columns, 0.0)
-    return block * BLOCK + _search(part, within)[0]
+    found = block * BLOCK + _search(part, within)[0]
+    return found.masked_fill_(block == NOTHING, NOTHING)
 
 
 def _search(weights: torch.Tensor, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The column of each number, int64 [rows], and how far into the column's weight it lies, float64 in [0, 1]."""
     sums = weights.cumsum(-1, dtype=torch.float64)
-    targets = numbers.unsqueeze(1) * sums[:, -1:]
+    total = sums[:, -1:].contiguous()
+    targets = numbers.unsqueeze(1) * total
     found = torch.searchsorted(sums, targets, right=True)
-    # Rounding can put a target on the total: then it is the last column that adds to the sum.
-    found = torch.minimum(found, torch.searchsorted(sums, sums[:, -1:].contiguous()))
+    # Rounding can put a target on the total: then it is the last column that adds to the sum. Behind all
+    # columns stands what is no number.
+    found = torch.minimum(found, torch.searchsorted(sums, total)).clamp_max_(weights.shape[1] - 1)
     weight = weights.gather(1, found).double()
     into = (targets - (sums.gather(1, found) - weight)) / weight
+    found.masked_fill_(~(total > 0), NOTHING)
     return found.squeeze(1), into.clamp_(0.0, 1.0).squeeze(1)

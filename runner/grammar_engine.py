@@ -91,7 +91,8 @@ class GrammarEngine:
         with self._lock:
             if not self._warm:
                 self._warm = True
-                threading.Thread(target=_import, name="grammar imports", daemon=True).start()
+                # Not a daemon: at an exit in the middle of the import its libraries would abort the process.
+                threading.Thread(target=_import, name="grammar imports").start()
 
     def _get_info(self) -> Any:
         from . import xgrammar_backend  # noqa: PLC0415

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import thread_time
 from typing import Any
 
@@ -24,7 +24,6 @@ from .request_matcher import RequestMatcher
 
 Bitmask = NDArray[np.int32]
 Fill = Callable[[Sequence[Any], Bitmask, Sequence[int]], None]
-ALL = np.int32(-1)
 SEARCH_AGAIN = 1000  # masks
 NO_DRAFT = -1  # holds the place of a draft that is not known
 
@@ -40,10 +39,11 @@ class GrammarStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """A request in a step: where its next output goes, and the drafts behind that."""
+    """A request in a step: its place in the plan, where its next output goes, and the drafts behind that."""
 
     req_id: str
     epoch: int
+    place: int
     position: int
     drafts: list[int] = []
 
@@ -84,6 +84,8 @@ class GrammarManager:
         self._all = _mask_without((), width)
         self._matchers: dict[str, RequestMatcher] = {}
         self._wanted: deque[_Wanted] = deque()
+        self._under_way: dict[int, list[_Entry]] = {}  # by step: those of whom its tokens are awaited
+        self._constrained = np.zeros(0, np.bool_)  # by row: whether its holder may have a matcher
         self._done = 0  # the last step whose tokens are known
         self._refused: dict[str, str] = {}
         self._num_masks = self._num_tokens = self._num_rolled_back = self._num_refused = 0
@@ -105,25 +107,35 @@ class GrammarManager:
 
     def plan(self, plan: SchedulerOutput) -> None:
         """A step was planned: its masks are wanted, as soon as they can be made."""
-        for new in plan.scheduled_new_reqs:
-            if matcher := self._matchers.get(new.req_id):
-                self._admit(matcher, plan, new.req_id, len(new.token_ids) - new.num_prompt_tokens)
+        admitted = self._learn(plan)
         entries: list[_Entry] = []
         after = 0
-        for req_id, epoch, position, samples in _columns(plan):
+        for place in np.flatnonzero(self._constrained[plan.rows]).tolist():
+            req_id, epoch = plan.req_ids[place], int(plan.epochs[place])
             matcher = self._matchers.get(req_id)
-            if samples and matcher and matcher.epoch == epoch:
+            if matcher is None:
+                self._constrained[plan.rows[place]] = False
+                continue
+            if req_id in admitted:
+                self._admit(matcher, epoch, admitted[req_id])
+            if plan.samples[place] and matcher.epoch == epoch:
                 after, matcher.last_step = max(after, matcher.last_step), plan.step
                 drafts = plan.scheduled_spec_decode_tokens.get(req_id, [])
-                entries.append(_Entry(req_id, epoch, position, drafts))
+                entries.append(_Entry(req_id, epoch, place, int(plan.num_outputs[place]), drafts))
         self._wanted.append(_Wanted(plan.step, entries, after))
+        self._under_way[plan.step] = entries
 
     def result(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
         """A step has given its tokens."""
-        for req_id, epoch, tokens in _tokens(plan, output):
-            matcher = self._matchers.get(req_id)
-            if matcher and matcher.epoch == epoch:
-                self._accept(req_id, matcher, plan.step, tokens)
+        entries = self._under_way.pop(plan.step)
+        for entry, tokens in zip(entries, _tokens_of(entries, plan, output), strict=True):
+            matcher = self._matchers.get(entry.req_id)
+            if matcher is None or matcher.epoch != entry.epoch:
+                continue
+            if entry.req_id in output.failed:
+                matcher.refused = True  # it ends: what holds its token's place is no token
+            else:
+                self._accept(entry.req_id, matcher, plan.step, tokens)
         self._done = plan.step
 
     def take_masks(self) -> list[GrammarOutput]:
@@ -152,9 +164,16 @@ class GrammarManager:
 
     # --- inside
 
-    def _admit(self, matcher: RequestMatcher, plan: SchedulerOutput, req_id: str, num_outputs: int) -> None:
-        matcher.epoch = int(plan.epochs[plan.req_ids.index(req_id)])
-        matcher.last_step = 0
+    def _learn(self, plan: SchedulerOutput) -> dict[str, int]:
+        """Note who holds which row now; constrained requests that are admitted, with the outputs that they kept."""
+        if (rows := int(plan.rows.max(initial=-1)) + 1) > len(self._constrained):
+            self._constrained = np.append(self._constrained, np.zeros(rows - len(self._constrained), np.bool_))
+        for new in plan.scheduled_new_reqs:
+            self._constrained[new.row] = new.req_id in self._matchers
+        return {new.req_id: len(new.token_ids) - new.num_prompt_tokens for new in plan.scheduled_new_reqs}
+
+    def _admit(self, matcher: RequestMatcher, epoch: int, num_outputs: int) -> None:
+        matcher.epoch, matcher.last_step = epoch, 0
         self._num_rolled_back += matcher.num_accepted - num_outputs
         matcher.back_to(num_outputs)
 
@@ -174,13 +193,15 @@ class GrammarManager:
 
     def _masks(self, wanted: _Wanted) -> GrammarOutput:
         live = [entry for entry in wanted.entries if self._is_live(entry)]
-        places = [(entry.req_id, entry.position + i) for entry in live for i in range(1 + len(entry.drafts))]
+        places = [(entry, entry.position + i) for entry in live for i in range(1 + len(entry.drafts))]
         bitmask = np.zeros((len(places), self._words), np.int32)
         self._fill_rows(live, bitmask)
+        self._end_empty(live, bitmask)
         self._num_masks += len(places)
         return GrammarOutput(
             step=wanted.step,
-            req_ids=[req_id for req_id, _ in places],
+            req_ids=[entry.req_id for entry, _ in places],
+            places=[entry.place for entry, _ in places],
             positions=[position for _, position in places],
             width=self._words,
             bitmask=bitmask.tobytes(),
@@ -220,6 +241,19 @@ class GrammarManager:
         for entry in live:
             if entry.drafts:
                 self._fill_drafts(self._matchers[entry.req_id], entry.drafts, bitmask[row:])
+            row += 1 + len(entry.drafts)
+
+    def _end_empty(self, live: list[_Entry], bitmask: Bitmask) -> None:
+        """End the requests whose grammars leave no token: what is chosen for them meanwhile is dropped."""
+        row = 0
+        for entry in live:
+            if not bitmask[row].any():
+                bitmask[row] = self._all
+                self._matchers[entry.req_id].refused = True
+                self._refused[entry.req_id] = (
+                    f"its grammar leaves no token of this vocabulary for output {entry.position} "
+                    f"(request {entry.req_id})"
+                )
             row += 1 + len(entry.drafts)
 
     def _end_slow(self, live: list[_Entry]) -> None:
@@ -292,14 +326,10 @@ def _mask_without(forbidden: Sequence[int], width: int) -> NDArray[np.int32]:
     return np.packbits(bits, bitorder="little").view(np.int32)
 
 
-def _columns(plan: SchedulerOutput) -> zip[tuple[str, int, int, bool]]:
-    return zip(plan.req_ids, plan.epochs.tolist(), plan.num_outputs.tolist(), plan.samples.tolist(), strict=True)
-
-
-def _tokens(plan: SchedulerOutput, output: ModelRunnerOutput) -> list[tuple[str, int, Sequence[int]]]:
-    sampled = [(req_id, epoch) for req_id, epoch, _, samples in _columns(plan) if samples]
+def _tokens_of(entries: list[_Entry], plan: SchedulerOutput, output: ModelRunnerOutput) -> list[list[int]]:
+    """What a result says of some of its entries."""
     if output.token_ids is not None:
-        columns = zip(sampled, output.token_ids.tolist(), strict=True)
-        return [(req_id, epoch, [token]) for (req_id, epoch), token in columns]
-    given: Mapping[str, list[int]] = output.sampled_token_ids or {}
-    return [(req_id, epoch, given.get(req_id, [])) for req_id, epoch in sampled]
+        samples = plan.sample_of(np.array([entry.place for entry in entries], np.int64))
+        return output.token_ids[samples][:, None].tolist()
+    given = output.sampled_token_ids or {}
+    return [given.get(entry.req_id, []) for entry in entries]

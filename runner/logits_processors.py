@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..scheduler.plan import IntArray
+from ..scheduler.plan import BoolArray, IntArray
 from .row_tables import RowTables
-from .sampling_table import ALLOWED, BAD_WORDS, BIAS, PENALTIES
+from .sampling_table import ALLOWED, BAD_WORDS, BIAS, GRAMMAR, PENALTIES
 
 Places = tuple[torch.Tensor, torch.Tensor]
 
@@ -21,30 +21,15 @@ def change(logits: torch.Tensor, rows: RowTables, sampled: IntArray, outputs: In
         _keep_allowed(logits, rows, sampled)
     if asked & BAD_WORDS:
         _forbid_bad_words(logits, rows, sampled, outputs)
-    _forbid_early_ends(logits, rows, sampled, outputs)
+    early = outputs < rows.sampling.min_tokens[sampled]
+    if early.any():
+        _forbid_ends(logits, rows, sampled, np.flatnonzero(early))
+    if asked & (ALLOWED | BAD_WORDS) or early.any():
+        _leave_a_choice(logits, rows, sampled, early)
     if asked & BIAS:
         _add_bias(logits, rows, sampled)
     if asked & PENALTIES:
         _penalize(logits, rows, sampled)
-
-
-def leave_a_choice(logits: torch.Tensor, best: IntArray, rows: RowTables, sampled: IntArray, outputs: IntArray) -> None:
-    """Where masks have left no token at all, put one back, in ``logits`` and in ``best``.
-
-    It is the first of the request's allowed tokens, or 0: bad words and minima yield to what is
-    allowed, and a row without any choice would be drawn from nothing.
-
-    Args:
-        best: int64 [samples], the likeliest tokens.
-    """
-    asked = rows.sampling.features[sampled] & (ALLOWED | BAD_WORDS) != 0
-    if not (asked | (outputs < rows.sampling.min_tokens[sampled])).any():
-        return
-    values = logits.gather(1, torch.from_numpy(best).unsqueeze(1)).squeeze(1)
-    for place in (values == -torch.inf).nonzero().squeeze(1).tolist():
-        allowed = rows.sampling.allowed_ids.get(int(sampled[place]))
-        best[place] = int(allowed[0]) if allowed is not None and len(allowed) else 0
-        logits[place, int(best[place])] = 0.0
 
 
 def _keep_allowed(logits: torch.Tensor, rows: RowTables, sampled: IntArray) -> None:
@@ -64,11 +49,25 @@ def _forbid_bad_words(logits: torch.Tensor, rows: RowTables, sampled: IntArray, 
     logits[_places(which, forbidden)] = -torch.inf
 
 
-def _forbid_early_ends(logits: torch.Tensor, rows: RowTables, sampled: IntArray, outputs: IntArray) -> None:
+def _forbid_ends(logits: torch.Tensor, rows: RowTables, sampled: IntArray, early: IntArray) -> None:
     """End and stop tokens cannot be chosen before the minimum."""
-    (early,) = np.nonzero(outputs < rows.sampling.min_tokens[sampled])
-    if len(early):
-        logits[_places(early, [rows.sampling.end_ids[row] for row in sampled[early].tolist()])] = -torch.inf
+    logits[_places(early, [rows.sampling.end_ids[row] for row in sampled[early].tolist()])] = -torch.inf
+
+
+def _leave_a_choice(logits: torch.Tensor, rows: RowTables, sampled: IntArray, early: BoolArray) -> None:
+    """Where masks have left no token at all, put one back: the first of the request's allowed tokens, or 0.
+
+    Bad words and minima yield to what is allowed. A grammar yields to nothing, and neither do allowed
+    tokens that are all padding: such a row is left without a choice, which ends its request.
+    """
+    table, wide = rows.sampling, logits.numpy()
+    features = table.features[sampled]
+    which = np.flatnonzero((early | (features & (ALLOWED | BAD_WORDS) != 0)) & (features & GRAMMAR == 0))
+    which = which[np.isneginf(wide[which, 0])]  # most rows are known by their first column to have a choice
+    for place in which[np.isneginf(wide[which].max(-1, initial=-np.inf))].tolist():
+        allowed = table.allowed_ids.get(int(sampled[place]))
+        if allowed is None or len(allowed):
+            logits[place, 0 if allowed is None else int(allowed[0])] = 0.0
 
 
 def _add_bias(logits: torch.Tensor, rows: RowTables, sampled: IntArray) -> None:

@@ -12,7 +12,7 @@ from ..actors.tasks import no_quiet_end
 from ..scheduler.messages import StepDone
 from ..scheduler.plan import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from .grammar_rows import ConstrainedRows, StepTokens
-from .result_check import check_result
+from .result_check import ResultCheck
 from .runner import Runner
 
 
@@ -44,6 +44,7 @@ class RunnerActor(Actor):
         self._deliver: Callable[[StepDone], None] | None = None
         self._ask_grammars: Callable[[Any], None] | None = None
         self._rows = ConstrainedRows(runner.info.max_num_running_reqs)
+        self._check = ResultCheck(runner.info)
 
     def deliver_to(self, deliver: Callable[[StepDone], None]) -> None:
         """Where results go: the scheduler's control lane, which never blocks."""
@@ -86,7 +87,7 @@ class RunnerActor(Actor):
         assert self._deliver is not None
         async for step in self._under_way:
             output = await step.result if self.observer is None else await self._observed(step, self.observer)
-            check_result(step.plan, output, self.runner.info.vocab_size)
+            output = self._check.checked(step.plan, output)
             if step.constrained and self._ask_grammars is not None:  # first: the next step may wait for its masks
                 self._ask_grammars(StepTokens(step.plan, output))
             self._deliver(StepDone(output))

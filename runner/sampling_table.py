@@ -13,7 +13,7 @@ from .bad_words import BadWords
 from .token_counts import TokenCounts
 
 # What a row may ask for, as bits; a step passes over what none of its rows asks for.
-ALLOWED, BAD_WORDS, BIAS, PENALTIES, MIN_P, LOGPROBS, PROMPT_LOGPROBS = (1 << bit for bit in range(7))
+ALLOWED, BAD_WORDS, BIAS, PENALTIES, MIN_P, LOGPROBS, PROMPT_LOGPROBS, GRAMMAR = (1 << bit for bit in range(8))
 
 
 class SamplingTable:
@@ -65,14 +65,14 @@ class SamplingTable:
         self.bad_words: dict[int, BadWords] = {}
         self.num_logprobs = np.zeros(rows, np.int64)
         self.num_prompt_logprobs = np.zeros(rows, np.int64)
-        self._vocab_size, self._width = vocab_size, width
+        self._vocab_size, self._width, self._max_tokens = vocab_size, width, max_tokens
         self._eos_token_ids = eos_token_ids
         self._random_base = random_base.to_bytes(8, "little")
 
     def fill(self, new: NewRequestData) -> None:
         """Take in a request, over whatever the row held before."""
         row, params = new.row, new.sampling_params
-        self.features[row] = 0
+        self.features[row] = 0 if params.structured_output is None else GRAMMAR
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
         self.top_k[row] = max(params.top_k, 0)
@@ -114,7 +114,7 @@ class SamplingTable:
             self.allowed_ids[row] = self.known_ids(sorted(set(params.allowed_token_ids)))
             self.features[row] |= ALLOWED
         if params.bad_words_token_ids:
-            self.bad_words[row] = BadWords(params.bad_words_token_ids, self._vocab_size)
+            self.bad_words[row] = BadWords(params.bad_words_token_ids, self._vocab_size, self._max_tokens)
             self.features[row] |= BAD_WORDS
 
     def _fill_penalties(self, new: NewRequestData) -> None:

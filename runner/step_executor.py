@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from ..scheduler.logprobs import LogprobColumns
 from ..scheduler.plan import NO_INTS, ModelRunnerOutput, SchedulerOutput
 from .decoder import Decoder, Weights
 from .kv_layout import layout_of
@@ -20,6 +20,8 @@ from .runner import RunnerInfo
 from .sampler import sample
 from .step_batch import StepBatch
 from .token_masks import apply_masks
+
+T = TypeVar("T")
 
 
 class StepExecutor:
@@ -75,17 +77,20 @@ class StepExecutor:
             logits = logits[:, : self._vocab_size]
             if masks is not None:
                 apply_masks(logits, masks.wait(), plan)
-            tokens = sample(logits, self._rows, batch.sampled_rows, batch.sampled_outputs)
+            tokens, failed = sample(logits, self._rows, batch.sampled_rows, batch.sampled_outputs)
             of_samples = wanted.of(tokens)
         self._rows.append(batch.sampled_rows, tokens)
         return ModelRunnerOutput(
             step=plan.step,
             token_ids=tokens,
-            logprobs=_by_request(plan, of_samples) if of_samples else {},
+            logprobs=_by_request(plan, of_samples),
             prompt_logprobs=of_prompts,
+            failed=_by_request(plan, failed),
         )
 
 
-def _by_request(plan: SchedulerOutput, of_samples: dict[int, LogprobColumns]) -> dict[str, LogprobColumns]:
+def _by_request(plan: SchedulerOutput, of_samples: dict[int, T]) -> dict[str, T]:
+    if not of_samples:
+        return {}
     places = np.nonzero(plan.samples)[0].tolist()
-    return {plan.req_ids[places[sample]]: columns for sample, columns in of_samples.items()}
+    return {plan.req_ids[places[sample]]: value for sample, value in of_samples.items()}

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..scheduler.plan import GrammarOutput, SchedulerOutput
-from .mask_words import Words, allowed_tokens, masks_by_request
+from .mask_words import MaskWords, allowed_tokens, masks_of_samples
 
 _NUMPY_KINDS = (torch.float32, torch.float64, torch.float16)
 FEW_WORDS = 96  # words to spell out; of more the tokens are costlier to list than all bits are to unpack
@@ -28,8 +28,6 @@ def apply_masks(logits: torch.Tensor, masks: GrammarOutput, plan: SchedulerOutpu
     Args:
         logits: [samples, vocabulary], in the order of the plan's samples, changed in place.
     """
-    found = masks_by_request(masks, plan)
-    sampled = [req_id for req_id, samples in zip(plan.req_ids, plan.samples.tolist(), strict=True) if samples]
     if logits.dtype not in _NUMPY_KINDS:  # bfloat16, which numpy does not have
         wide = logits.float()
         apply_masks(wide, masks, plan)
@@ -38,12 +36,11 @@ def apply_masks(logits: torch.Tensor, masks: GrammarOutput, plan: SchedulerOutpu
     # By numpy and not by torch: a row is short, and torch would wake its other threads for each operation on
     # it. On a busy machine they come late: a row then takes milliseconds instead of microseconds.
     rows = logits.numpy()
-    for place, req_id in enumerate(sampled):
-        if (words := found.get(req_id)) is not None:
-            _apply(rows[place], words)
+    for sample, words in masks_of_samples(masks, plan):
+        _apply(rows[sample], words)
 
 
-def _apply(row: Any, words: Words) -> None:
+def _apply(row: Any, words: MaskWords) -> None:
     count = len(row)
     forbidden = ~words
     if np.count_nonzero(forbidden) <= FEW_WORDS:

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from ..scheduler.kv_groups import ONE_GROUP, KVGroup
 from ..scheduler.plan import BlockIds, GrammarOutput, IntArray, NewRequestData, SchedulerOutput
-from .mask_words import allowed_tokens, masks_by_request
+from .mask_words import allowed_tokens, masks_of_samples
 
-Words = NDArray[np.uint64]
+_Words = NDArray[np.uint64]
 
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)  # the finalizer of SplitMix64 (Steele et al., 2014)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -33,7 +33,7 @@ _GROUP = 0xD1B54A32D192ED03
 _ONE, _30, _27, _31, _32 = (np.uint64(n) for n in (1, 30, 27, 31, 32))
 
 
-def _mix(words: Words) -> Words:
+def _mix(words: _Words) -> _Words:
     words = (words ^ (words >> _30)) * _MIX_1
     words = (words ^ (words >> _27)) * _MIX_2
     return words ^ (words >> _31)
@@ -43,17 +43,17 @@ def _adapter_word(adapter: str | None) -> np.uint64:
     return np.uint64(0 if adapter is None else int.from_bytes(sha256(adapter.encode()).digest()[:8], "little"))
 
 
-def _slot_values(tokens: IntArray, positions: IntArray, owners: Words) -> Words:
+def _slot_values(tokens: IntArray, positions: IntArray, owners: _Words) -> _Words:
     """What a slot holds: a word of its token, its position, and its adapter and group ("owner")."""
     return _mix((tokens.astype(np.uint64) << _32) + positions.astype(np.uint64) * _POSITION + owners)
 
 
-def _with_sight(values: Words, farthest: Words) -> Words:
+def _with_sight(values: _Words, farthest: _Words) -> _Words:
     """What a slot of a group with a window holds, from its own word and that of the farthest slot in sight."""
     return _mix(values + (farthest << _ONE))
 
 
-def _owners(adapters: Words, group: int) -> Words:
+def _owners(adapters: _Words, group: int) -> _Words:
     return adapters + np.uint64(group * _GROUP % 2**64)
 
 
@@ -61,12 +61,12 @@ def _first_in_sight(positions: IntArray, window: int | None) -> IntArray:
     return np.zeros_like(positions) if window is None else np.maximum(positions - (window - 1), 0)
 
 
-def _weights(indexes: IntArray) -> Words:
+def _weights(indexes: IntArray) -> _Words:
     """The factor of the i-th slot of a table: odd, so that no value is lost."""
     return (indexes.astype(np.uint64) << _ONE) | _ONE
 
 
-def _choose(sums: Words, vocab_size: int) -> IntArray:
+def _choose(sums: _Words, vocab_size: int) -> IntArray:
     return (_mix(sums) % np.uint64(vocab_size)).astype(np.int64)
 
 
@@ -106,13 +106,13 @@ def toy_tokens(
 class _GroupText:
     """A whole text in one group: the definition, without blocks."""
 
-    def __init__(self, window: int | None, owner: Words) -> None:
+    def __init__(self, window: int | None, owner: _Words) -> None:
         self._window, self._owner = window, owner
-        self._own: Words = np.zeros(0, np.uint64)
-        self._terms: Words = np.zeros(0, np.uint64)
-        self._total: Words = np.zeros(1, np.uint64)  # of all terms
+        self._own: _Words = np.zeros(0, np.uint64)
+        self._terms: _Words = np.zeros(0, np.uint64)
+        self._total: _Words = np.zeros(1, np.uint64)  # of all terms
 
-    def extend(self, new: list[int]) -> Words:
+    def extend(self, new: list[int]) -> _Words:
         """Append tokens; returns what the text's end sees, [1]."""
         positions = np.arange(len(self._own), len(self._own) + len(new))
         values = _slot_values(np.array(new), positions, self._owner)
@@ -152,18 +152,18 @@ class ToyModel:
         rows, blocks = max_num_running_reqs, -(-(max_model_len + 1) // block_size)
         self.vocab_size, self.block_size = vocab_size, block_size
         slots = (num_kv_blocks + 1) * block_size
-        self._slots: Words = np.zeros(slots, np.uint64)
-        self._plain: Words = np.zeros(num_kv_blocks + 1, np.uint64)  # of each block: the sum of its slots
-        self._weighted: Words = np.zeros(num_kv_blocks + 1, np.uint64)  # with their factors in the first block
+        self._slots: _Words = np.zeros(slots, np.uint64)
+        self._plain: _Words = np.zeros(num_kv_blocks + 1, np.uint64)  # of each block: the sum of its slots
+        self._weighted: _Words = np.zeros(num_kv_blocks + 1, np.uint64)  # with their factors in the first block
         # What slots of groups with a window hold besides: the words of their tokens alone.
-        self._own: Words = np.zeros(slots if any(group.window for group in groups) else 0, np.uint64)
+        self._own: _Words = np.zeros(slots if any(group.window for group in groups) else 0, np.uint64)
         self._offsets = np.arange(block_size)
         self._tokens = np.zeros((rows, max_model_len + 1), np.int64)
         self._groups = [
             _Group(i, group.window, np.zeros((rows, blocks), np.int64), np.zeros(rows, np.int64))
             for i, group in enumerate(groups)
         ]
-        self._adapters: Words = np.zeros(rows, np.uint64)
+        self._adapters: _Words = np.zeros(rows, np.uint64)
         self._write_from = np.zeros(rows, np.int64)
         self._min_tokens = np.zeros(rows, np.int64)
         self._end_ids: list[set[int]] = [set()] * rows
@@ -182,7 +182,7 @@ class ToyModel:
             self._write(plan, group)
         ends = plan.num_computed + plan.num_tokens
         rows, ends = plan.rows[plan.samples], ends[plan.samples]
-        total: Words = np.zeros(len(rows), np.uint64)
+        total: _Words = np.zeros(len(rows), np.uint64)
         for group in self._groups:
             total += self._sums(rows, ends, group)
         tokens = _choose(total, self.vocab_size)
@@ -212,12 +212,9 @@ class ToyModel:
             tokens[i] = _not_among(int(tokens[i]), self._end_ids[rows[i]], self.vocab_size)
 
     def _obey(self, tokens: IntArray, masks: GrammarOutput, plan: SchedulerOutput) -> None:
-        found = masks_by_request(masks, plan)
-        sampled = [req_id for req_id, samples in zip(plan.req_ids, plan.samples.tolist(), strict=True) if samples]
-        for i, req_id in enumerate(sampled):
-            if req_id in found:
-                allowed = allowed_tokens(found[req_id], self.vocab_size)
-                tokens[i] = allowed[np.searchsorted(allowed, tokens[i]) % len(allowed)]
+        for sample, words in masks_of_samples(masks, plan):
+            allowed = allowed_tokens(words, self.vocab_size)
+            tokens[sample] = allowed[np.searchsorted(allowed, tokens[sample]) % len(allowed)]
 
     def _extend_tables(self, row: int, blocks: BlockIds, more: Sequence[BlockIds]) -> None:
         for group, joining in zip(self._groups, (blocks, *more), strict=True):
@@ -238,7 +235,7 @@ class ToyModel:
         blocks = slots // self.block_size
         self._sum_up(blocks[np.diff(blocks, prepend=-1) != 0])  # neighbours in a prompt share a block
 
-    def _sums(self, rows: IntArray, ends: IntArray, group: _Group) -> Words:
+    def _sums(self, rows: IntArray, ends: IntArray, group: _Group) -> _Words:
         if not len(rows):
             return np.zeros(0, np.uint64)
         firsts = _first_in_sight(ends - 1, group.window)
@@ -262,7 +259,7 @@ class ToyModel:
         self._plain[blocks] = values.sum(axis=1)
         self._weighted[blocks] = (values * _weights(self._offsets)).sum(axis=1)
 
-    def _terms(self, group: _Group, rows: IntArray, numbers: IntArray) -> Words:
+    def _terms(self, group: _Group, rows: IntArray, numbers: IntArray) -> _Words:
         """All slots of the ``numbers[i]``-th block of row i's table, each with its factor: [n, block size]."""
         terms = self._slots.reshape(-1, self.block_size)[group.tables[rows, numbers]]
         terms *= _weights(numbers[:, None] * self.block_size + self._offsets)

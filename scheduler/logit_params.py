@@ -10,17 +10,25 @@ from .ranges import number, whole
 
 TOKEN_LIMIT = 2**31
 LARGEST_PENALTY = 2.0
+# Logits are divided by these. The limits keep what any model gives far from what float32 can hold.
+LEAST_TEMPERATURE, LARGEST_TEMPERATURE = 1e-6, 100.0
+LEAST_REPETITION, LARGEST_REPETITION = 1e-6, 1e6
 LARGEST_BIAS = 100.0
 ALL_TOKENS = -1  # as a count of log-probabilities
+
+
+def check_temperature(temperature: object) -> None:
+    """Raise InvalidRequestError unless it is 0 or within its range."""
+    number("temperature", temperature, 0.0, LARGEST_TEMPERATURE)
+    if temperature != 0:
+        number("temperature", temperature, LEAST_TEMPERATURE, LARGEST_TEMPERATURE)
 
 
 def check_penalties(presence: object, frequency: object, repetition: object) -> None:
     """Raise InvalidRequestError for a penalty out of its range."""
     number("presence_penalty", presence, -LARGEST_PENALTY, LARGEST_PENALTY)
     number("frequency_penalty", frequency, -LARGEST_PENALTY, LARGEST_PENALTY)
-    number("repetition_penalty", repetition, 0.0, 1e6)
-    if repetition == 0:
-        raise InvalidRequestError("repetition_penalty is 0, the limit is above 0")
+    number("repetition_penalty", repetition, LEAST_REPETITION, LARGEST_REPETITION)
 
 
 def check_logprobs(name: str, count: object) -> None:

@@ -11,6 +11,7 @@ from .errors import InvalidRequestError
 from .logit_params import (
     check_logprobs,
     check_penalties,
+    check_temperature,
     checked_bias,
     checked_sequences,
     checked_tokens,
@@ -85,7 +86,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         n: completions of one prompt, each with a seed of its own where ``seed`` is given.
-        temperature: 0 chooses the likeliest token; above 0 divides the logits.
+        temperature: 0 chooses the likeliest token; from 1e-6 to 100 divides the logits.
         top_p: keeps the likeliest tokens whose probabilities add up to this, (0, 1].
         top_k: keeps this many of the likeliest tokens; 0 or -1 keeps all.
         min_p: keeps tokens at least this fraction as likely as the likeliest, [0, 1].
@@ -97,7 +98,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         presence_penalty, frequency_penalty: taken from the logits of tokens that were generated, once
             and for each time, [-2, 2].
         repetition_penalty: divides positive logits of tokens of prompt and output and multiplies
-            negative ones, above 0; 1 changes nothing.
+            negative ones, [1e-6, 1e6]; 1 changes nothing.
         logit_bias: token id -> what is added to its logit, [-100, 100].
         allowed_token_ids: no other token is sampled.
         bad_words: words that are not generated, at the beginning of a text and inside it.
@@ -144,7 +145,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _whole("n", self.n, 1, 2**31)
-        _number("temperature", self.temperature, 0.0, 100.0)
+        check_temperature(self.temperature)
         _number("min_p", self.min_p, 0.0, 1.0)
         _number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:

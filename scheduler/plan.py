@@ -116,6 +116,19 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.req_ids or self.finished_req_ids or self.preempted_req_ids)
 
     @property
+    def sampled_req_ids(self) -> list[str]:
+        """The requests for which a token is chosen, in plan order."""
+        if np.count_nonzero(self.samples) == len(self.req_ids):
+            return list(self.req_ids)
+        return [self.req_ids[place] for place in np.flatnonzero(self.samples).tolist()]
+
+    def sample_of(self, places: IntArray) -> IntArray:
+        """Where entries that sample, given by their places in the plan, stand among those that do."""
+        if np.count_nonzero(self.samples) == len(self.req_ids):
+            return places
+        return np.cumsum(self.samples)[places] - 1
+
+    @property
     def num_scheduled_tokens(self) -> dict[str, int]:
         """Tokens to compute for each request."""
         return dict(zip(self.req_ids, self.num_tokens.tolist(), strict=True))
@@ -140,14 +153,15 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
 class GrammarOutput(msgspec.Struct, frozen=True, kw_only=True):
     """Masks of the constrained requests of one step, addressed by request and position.
 
-    Row i of ``bitmask`` says which tokens request ``req_ids[i]`` may choose as output number
-    ``positions[i]`` (from 0). It is ``width`` words of 32 bits, little-endian: bit t % 32 of word
-    t // 32 is set where token t is allowed. Tokens beyond the words are not. Entries of the step
-    without a row here are free.
+    Row i of ``bitmask`` says which tokens request ``req_ids[i]``, entry ``places[i]`` of the plan, may
+    choose as output number ``positions[i]`` (from 0). It is ``width`` words of 32 bits, little-endian:
+    bit t % 32 of word t // 32 is set where token t is allowed. Tokens beyond the words are not. Entries
+    of the step without a row here are free.
     """
 
     step: int
     req_ids: list[str] = []
+    places: list[int] = []
     positions: list[int] = []
     width: int = 0
     bitmask: bytes = b""
@@ -164,6 +178,8 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
         logprobs: by request, of the tokens that it sampled in this step, a place each, for those with ``logprobs``.
         prompt_logprobs: by request, of the prompt's tokens that stand behind those which the step
             computed, for those with ``prompt_logprobs``; the prompt's first token has none.
+        failed: by request, why the step could choose nothing for it. It ends with that error, others go
+            on; in ``token_ids`` any token below the vocabulary's size holds its place.
     """
 
     step: int
@@ -172,6 +188,7 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
     draft_token_ids: dict[str, list[int]] = {}
     logprobs: dict[str, LogprobColumns] = {}
     prompt_logprobs: dict[str, LogprobColumns] = {}
+    failed: dict[str, str] = {}
     finished_sending: set[str] = set()
     finished_recving: set[str] = set()
     failed_block_ids: set[int] = set()

@@ -8,8 +8,9 @@ import numpy as np
 
 from .errors import BooksError
 from .logprobs import LogprobColumns
+from .messages import Finished
 from .plan import IntArray, ModelRunnerOutput, SchedulerOutput
-from .request import RequestState
+from .request import FinishReason, RequestState
 from .running_table import RunningTable
 
 Wave = tuple[IntArray, IntArray]
@@ -49,13 +50,24 @@ def _lists(
 ) -> list[list[int]]:
     """Each row's tokens; a row that got none computes its last token again."""
     given = output.sampled_token_ids or {}
-    ids = [req_id for req_id, samples in zip(plan.req_ids, plan.samples.tolist(), strict=True) if samples]
-    lists = [given.get(req_id, []) for req_id in ids]
+    lists = [given.get(req_id, []) for req_id in plan.sampled_req_ids]
     table.target[rows[live]] += np.array([len(tokens) - 1 for tokens in lists], np.int64)[live]
     empty = live & np.array([not tokens for tokens in lists], np.bool_)
     table.computed[rows[empty]] -= 1
     table.settled[rows[empty]] = np.maximum(table.settled[rows[empty]] - 1, table.told[rows[empty]])
     return lists
+
+
+def failures(
+    plan: SchedulerOutput, output: ModelRunnerOutput, table: RunningTable, states: Mapping[str, RequestState]
+) -> list[tuple[RequestState, Finished]]:
+    """The ends of requests for which the runner could choose nothing. Entered before the result's tokens."""
+    found: list[tuple[RequestState, Finished]] = []
+    for req_id, live in zip(plan.req_ids, table.live(plan.rows, plan.epochs).tolist(), strict=True):
+        if live and req_id in output.failed:
+            text = f"step {plan.step} failed for it: {output.failed[req_id]} (request {req_id})"
+            found.append((states[req_id], Finished(reason=FinishReason.ERROR, error=text)))
+    return found
 
 
 def new_prompt_logprobs(

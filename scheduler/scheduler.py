@@ -32,7 +32,7 @@ from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData
 from .policy import Policy
 from .repetition import watch_repetition
 from .request import FinishReason, Request, RequestState
-from .results import new_prompt_logprobs, waves_of_tokens
+from .results import failures, new_prompt_logprobs, waves_of_tokens
 from .statistics import PrefillStats, SchedulerStatistics
 from .stops import StopRule
 from .victims import victims_of_growth
@@ -200,6 +200,8 @@ class Scheduler:
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
         """Apply a step's result; what it says of requests that are gone is dropped."""
         self._enter_completed(plan, output)
+        if output.failed:
+            self._departures.finish(failures(plan, output, self._table, self.books.requests), now)
         req_ids: list[str] = []
         token_ids: list[IntArray] = []
         prefill: dict[str, PrefillStats] = {}

@@ -6,8 +6,10 @@ import json
 import re
 from collections.abc import AsyncIterator
 
+import anyio
 import jsonschema
 import pytest
+from anyio.lowlevel import checkpoint
 from schemas import GRAMMARS, REGEXES, SCHEMAS
 from small_engine import END, THOUGHT, complete_all, make, params
 
@@ -119,7 +121,7 @@ async def test_stop_strings_end_a_constrained_text_too(shared):
 
 
 async def test_a_text_is_free_until_its_reasoning_ends(shared):
-    # The toy model gives any byte; the second token of this pattern's text ends the free part.
+    # The toy model gives any token by chance, one of which ends the free part: some prompt comes to it.
     structured = StructuredOutput(regex=r"\d{4}", reasoning_end_token_id=THOUGHT)
     for number in range(200):
         asked = SamplingParams(temperature=0, max_tokens=390, structured_output=structured)
@@ -176,8 +178,16 @@ async def test_an_aborted_request_leaves_its_grammar_to_those_who_wait_for_the_s
 
 async def test_an_engine_may_stop_while_grammars_are_compiled(anyio_backend):
     async with make() as engine:
-        engine.generate("a", params(regex=r"\d{5}"))
-        await engine.complete("b", params(3))
+        stream = engine.generate("a", params(regex=r"\d{5}"))
+        grammars = engine._parts.grammars._engine
+        with anyio.fail_after(60):
+            while grammars._pool is None or grammars._pool._process is None:
+                await checkpoint()
+        process = grammars._pool._process  # it imports what compiles, which takes a second
+        assert engine.stats().num_deferred == 1
+    assert process.poll() is not None
+    assert grammars._pool._process is None
+    assert [output.outputs[0].finish_reason async for output in stream] == ["abort"]
 
 
 async def test_a_runner_that_ignores_masks_ends_the_request_and_the_audit_tells(anyio_backend):
@@ -200,6 +210,7 @@ async def test_a_runner_that_ignores_masks_ends_the_request_and_the_audit_tells(
     [
         ({"ignore_eos": True}, "ignore_eos=True does not go together"),
         ({"min_tokens": 3}, "min_tokens=3 does not go together"),
+        ({"bad_words_token_ids": [[5]]}, r"bad_words_token_ids=\(\(5,\),\) does not go together"),
         ({"structured_output": StructuredOutput(json_object=False)}, "json_object is False"),
         ({"structured_output": StructuredOutput(choice=[])}, "choice is"),
         ({"structured_output": StructuredOutput(regex="a" * 300_000)}, "has 300000 bytes, limit is 262144"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from small_grammars import END, THOUGHT, VOCABULARY, fill, ids, matcher
 
 from callboard.runner.grammar_manager import NO_DRAFT, GrammarManager
-from callboard.runner.mask_words import allowed_tokens, masks_by_request
+from callboard.runner.mask_words import allowed_tokens, masks_of_samples
 from callboard.scheduler import GrammarOutput, ModelRunnerOutput, NewRequestData, SamplingParams, SchedulerOutput
 from callboard.scheduler.errors import BooksError
 
@@ -22,6 +23,11 @@ def make(**matchers) -> GrammarManager:
     return manager
 
 
+def row_of(name: str) -> int:
+    """A row for each name, in every step the same."""
+    return len(name) * 26 + ord(name[0]) - ord("a")
+
+
 def plan(step: int, epoch: int = 1, new: dict[str, list[int]] | None = None, drafts=None, **positions: int):
     """A step that samples for these requests; ``new`` ones are admitted with these outputs."""
     admitted = [
@@ -29,13 +35,14 @@ def plan(step: int, epoch: int = 1, new: dict[str, list[int]] | None = None, dra
             req_id=name, row=row, token_ids=[9, *outputs], num_prompt_tokens=1, block_ids=[1], num_computed_tokens=0,
             sampling_params=SamplingParams(),
         )
-        for row, (name, outputs) in enumerate((new or {}).items())
+        for name, outputs in (new or {}).items()
+        for row in [row_of(name)]
     ]  # fmt: skip
     count = len(positions)
     return SchedulerOutput(
         step=step,
         req_ids=tuple(positions),
-        rows=np.arange(count),
+        rows=np.array([row_of(name) for name in positions], np.int64),
         epochs=np.full(count, epoch),
         num_tokens=np.ones(count, np.int64),
         num_computed=np.ones(count, np.int64),
@@ -217,14 +224,54 @@ def test_a_request_whose_masks_take_too_long_ends_and_its_neighbours_go_on():
     manager.check()
 
 
+def test_a_grammar_that_leaves_no_token_ends_its_request_and_is_no_fault_of_the_runner():
+    manager = make(a=matcher(grammar='root ::= "a" dead\ndead ::= dead "b"'), b=matcher(regex="[0-9]+"))
+    assert rows(planned(manager, plan(1, new={"a": [], "b": []}, a=0, b=0))[0]) == {
+        ("a", 0): ids("a"),
+        ("b", 0): DIGITS,
+    }
+    manager.result(plan(1, a=0, b=0), result(1, a=ids("a"), b=ids("5")))
+    found = rows(planned(manager, plan(2, a=1, b=1))[0])
+    assert found == {("a", 1): EVERY, ("b", 1): [END, *DIGITS]}
+    assert manager.take_refused() == {"a": "its grammar leaves no token of this vocabulary for output 1 (request a)"}
+    manager.result(plan(2, a=1, b=1), result(2, a=ids("x"), b=ids("5")))
+    assert set(rows(planned(manager, plan(3, a=2, b=2))[0])) == {("b", 2)}
+    manager.check()
+
+
 def test_masks_are_looked_up_by_request_and_place_and_a_wrong_place_is_a_fault():
     step = plan(4, a=2, b=0)
     words = np.arange(4, dtype=np.uint32).tobytes()
-    masks = GrammarOutput(step=4, req_ids=["b", "a"], positions=[0, 2], width=2, bitmask=words)
-    assert {name: row.tolist() for name, row in masks_by_request(masks, step).items()} == {"b": [0, 1], "a": [2, 3]}
-    wrong = GrammarOutput(step=4, req_ids=["a"], positions=[3], width=2, bitmask=words[:8])
-    with pytest.raises(BooksError, match="a mask is for output 3, the next is 2"):
-        masks_by_request(wrong, step)
+    masks = GrammarOutput(step=4, req_ids=["b", "a"], places=[1, 0], positions=[0, 2], width=2, bitmask=words)
+    assert [(sample, row.tolist()) for sample, row in masks_of_samples(masks, step)] == [(1, [0, 1]), (0, [2, 3])]
+    for place, position, message in (
+        (0, 3, "a mask is for output 3, the next is 2"),
+        (1, 2, r"a mask stands for entry 1, which is b \(request a\)"),
+    ):
+        wrong = GrammarOutput(step=4, req_ids=["a"], places=[place], positions=[position], width=2, bitmask=words[:8])
+        with pytest.raises(BooksError, match=message):
+            masks_of_samples(wrong, step)
+
+
+def test_the_place_of_a_mask_is_that_among_the_requests_that_sample():
+    step = msgspec.structs.replace(plan(4, a=2, b=0, c=1), samples=np.array([False, True, True]))
+    masks = GrammarOutput(step=4, req_ids=["c"], places=[2], positions=[1], width=1, bitmask=b"abcd")
+    assert [sample for sample, _ in masks_of_samples(masks, step)] == [1]
+
+
+def test_a_row_that_goes_to_a_free_request_is_not_looked_at_again():
+    manager = make(a=matcher(regex="x+"))
+    manager.plan(plan(1, new={"a": []}, a=0))
+    manager.drop(["a"])
+    manager.add("z", matcher(regex="y+"))
+    rows_of_a = plan(2, new={"z": []}, z=0)
+    moved = msgspec.structs.replace(rows_of_a.scheduled_new_reqs[0], row=row_of("a"))
+    manager.plan(msgspec.structs.replace(rows_of_a, rows=np.array([row_of("a")]), scheduled_new_reqs=[moved]))
+    manager.result(plan(1, a=0), result(1, a=ids("x")))  # late, of the row's holder before
+    masks = manager.take_masks()
+    assert [rows(one) for one in masks] == [{}, {("z", 0): ids("y")}]
+    manager.result(plan(2, z=0), result(2, z=ids("y")))
+    manager.check()
 
 
 def test_control_and_special_tokens_are_never_allowed_inside_a_string():

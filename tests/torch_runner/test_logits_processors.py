@@ -149,7 +149,15 @@ def test_where_masks_leave_nothing_the_first_allowed_token_is_taken():
     enter(rows, 0, SamplingParams(temperature=0, **both), [1])
     enter(rows, 1, SamplingParams(seed=1, **both), [1])
     enter(rows, 2, SamplingParams(seed=1, min_tokens=1, allowed_token_ids=[9, 2]), [1])
-    assert sample(logits(3), rows, np.arange(3), np.zeros(3, np.int64)).tolist() == [6, 6, 2]
+    assert sample(logits(3), rows, np.arange(3), np.zeros(3, np.int64)).tokens.tolist() == [6, 6, 2]
+
+
+def test_many_bad_words_beside_a_long_one_take_memory_for_their_tokens_alone():
+    many = [[token] for token in range(30_000)]
+    words = BadWords([*many, [3] * 39_999 + [4], [5, 6], [7, 6]], 40_000, max_tokens=40_000)
+    assert words.longest == 40_000
+    assert set(words.forbidden(np.array([9, 5])).tolist()) == set(range(30_000))
+    assert BadWords([[1, 2], [1] * 65], 200, max_tokens=64).longest == 2  # no text is as long
 
 
 # --- cuts

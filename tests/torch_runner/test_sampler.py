@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -52,7 +53,7 @@ def draw(
     rows = tables(params, vocabulary=len(logits))
     rows.fill(request(req_id, 0, params))
     count = len(positions)
-    return sample(logits.repeat(count, 1), rows, np.zeros(count, np.int64), np.array(positions, np.int64))
+    return sample(logits.repeat(count, 1), rows, np.zeros(count, np.int64), np.array(positions, np.int64)).tokens
 
 
 def assert_distributed(tokens: np.ndarray, expected: torch.Tensor) -> None:
@@ -137,7 +138,7 @@ def test_a_top_k_beyond_the_first_look_is_kept_to() -> None:
 def test_rows_with_and_without_cuts_are_drawn_side_by_side() -> None:
     settings = [SamplingParams(seed=5), SamplingParams(seed=5, top_k=2), SamplingParams(seed=5, top_p=0.3)]
     rows, alone = tables(*settings), [draw(LOGITS, one, range(200)).tolist() for one in settings]
-    together = [sample(LOGITS.repeat(3, 1), rows, np.arange(3), np.full(3, i)).tolist() for i in range(200)]
+    together = [sample(LOGITS.repeat(3, 1), rows, np.arange(3), np.full(3, i)).tokens.tolist() for i in range(200)]
     assert [list(tokens) for tokens in zip(*together, strict=True)] == alone
 
 
@@ -159,7 +160,7 @@ def test_a_seeded_request_chooses_the_same_whatever_runs_beside_it() -> None:
     alone = draw(LOGITS, seeded, range(50))
     rows = tables(*beside, seeded)
     together = [
-        sample(LOGITS.repeat(4, 1), rows, np.array([2, 0, 3, 1]), np.array([i + 5, i, i, 0])).tolist()
+        sample(LOGITS.repeat(4, 1), rows, np.array([2, 0, 3, 1]), np.array([i + 5, i, i, 0])).tokens.tolist()
         for i in range(50)
     ]
     assert [tokens[2] for tokens in together] == alone.tolist()
@@ -171,10 +172,20 @@ def test_different_seeds_choose_differently() -> None:
     assert len(texts) == 5
 
 
-def test_a_request_without_a_seed_keeps_its_choices_over_a_preemption() -> None:
-    first = draw(LOGITS, SamplingParams(), range(30), req_id="x")
-    again = draw(LOGITS, SamplingParams(), range(30), req_id="x")
-    assert first.tolist() == again.tolist()
+def test_a_request_keeps_its_choices_over_a_preemption_into_another_row() -> None:
+    rows, positions = tables(SamplingParams(), SamplingParams(seed=8), SamplingParams()), np.arange(2, 7)
+    params = SamplingParams(seed=7, top_p=0.9)
+
+    def choices(row: int) -> list[int]:
+        return sample(LOGITS.repeat(5, 1), rows, np.full(5, row), positions).tokens.tolist()
+
+    rows.fill(request("x", 0, params))
+    first = choices(0)
+    rows.fill(request("y", 0, SamplingParams(seed=9)))  # somebody else gets its row
+    resumed = msgspec.structs.replace(request("x", 2, params), token_ids=[1, 4, 5], resumed=True)
+    rows.fill(resumed)
+    assert choices(2) == first
+    assert choices(0) != first
 
 
 def test_requests_without_a_seed_differ_from_each_other_and_from_run_to_run() -> None:

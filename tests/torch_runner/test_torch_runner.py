@@ -178,7 +178,8 @@ def masks_of(step: int, req_id: str, position: int, tokens: list[int]) -> Gramma
     words = np.zeros(2, np.uint32)
     for token in tokens:
         words[token // 32] |= np.uint32(1 << token % 32)
-    return GrammarOutput(step=step, req_ids=[req_id], positions=[position], width=2, bitmask=words.tobytes())
+    bitmask = words.tobytes()
+    return GrammarOutput(step=step, req_ids=[req_id], places=[0], positions=[position], width=2, bitmask=bitmask)
 
 
 @pytest.mark.parametrize("few", [True, False])
