@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from .errors import InvalidRequestError
 
+SHOWN = 200  # characters of a value in an error
+
+
+def of_kind(name: str, value: object, kinds: tuple[type, ...], needed: str) -> None:
+    """Raise InvalidRequestError unless ``value`` is of one of these types."""
+    if not isinstance(value, kinds):
+        raise InvalidRequestError(f"{name} is {shown(value)}, needed is {needed}")
+
+
+def shown(value: object) -> str:
+    """A value as errors quote it; a number or text of any length, cut."""
+    try:
+        text = repr(value)
+    except ValueError:  # whole numbers of more than 4,300 digits have no text
+        return f"a {type(value).__name__} too long to be shown"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
 
 def whole(name: str, value: object, low: int, limit: int) -> None:
     """Raise InvalidRequestError unless ``value`` is a whole number from ``low`` to ``limit - 1``."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidRequestError(f"{name} is {value!r}, a whole number is needed")
+        raise InvalidRequestError(f"{name} is {shown(value)}, a whole number is needed")
     if not low <= value < limit:
-        raise InvalidRequestError(f"{name} is {value}, the limits are {low} and {limit - 1}")
+        raise InvalidRequestError(f"{name} is {shown(value)}, the limits are {low} and {limit - 1}")
 
 
 def number(name: str, value: object, low: float, high: float) -> None:
     """Raise InvalidRequestError unless ``value`` is a number from ``low`` to ``high``."""
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InvalidRequestError(f"{name} is {value!r}, a number is needed")
+        raise InvalidRequestError(f"{name} is {shown(value)}, a number is needed")
     if not low <= value <= high:  # also refuses NaN, which compares false
-        raise InvalidRequestError(f"{name} is {value}, the limits are {low} and {high}")
+        raise InvalidRequestError(f"{name} is {shown(value)}, the limits are {low} and {high}")

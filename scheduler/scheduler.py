@@ -21,7 +21,7 @@ from .config import SchedulerConfig
 from .departures import Departures
 from .draft import Draft, Full, Head, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
 from .ends import Ends
-from .errors import BooksError, ConfigError, InvalidRequestError, PolicyError
+from .errors import BooksError, CallboardError, ConfigError, InvalidRequestError, PolicyError
 from .grammar_room import GrammarRoom
 from .kv_cache_manager import KVCacheManager
 from .limits import refuse_invalid
@@ -61,13 +61,14 @@ class Scheduler:
     def add_request(self, request: Request, now: float = 0.0) -> None:
         """Queue a request. Raises InvalidRequestError for one that can never be served."""
         books = self.books
-        if request.request_id in books.requests:
-            raise InvalidRequestError(f"request id {request.request_id!r} is in use by a request that is alive")
-        refuse_invalid(request, self.config, books.sizes, books.pool_blocks)
-        state = RequestState(request)
-        state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
-        state.digests = list(request.block_digests or ())
-        books.keys.hash_known(state)
+        try:
+            state = self._state_of(request)
+        except CallboardError:
+            raise
+        except Exception as error:  # a field that nobody looked at: the end of this request and of nobody else
+            raise InvalidRequestError(
+                f"the request cannot be queued: {error!r} (request {request.request_id})"
+            ) from error
         state.number = books.counts.arrived = books.counts.arrived + 1
         if not books.grammars.park(state):
             self._waiting.add(state)  # first: a policy that raises has taken nothing in
@@ -75,6 +76,18 @@ class Scheduler:
         self._waiting.sessions.begin(request)
         books.counts.prompt_tokens += len(request.prompt_token_ids)
         books.note("QUEUED", request.request_id, now)
+
+    def _state_of(self, request: Request) -> RequestState:
+        """What is remembered of a new request, of which nothing is kept yet."""
+        books = self.books
+        if request.request_id in books.requests:
+            raise InvalidRequestError(f"request id {request.request_id!r} is in use by a request that is alive")
+        refuse_invalid(request, self.config, books.sizes, books.pool_blocks)
+        state = RequestState(request)
+        state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
+        state.digests = list(request.block_digests or ())
+        books.keys.hash_known(state)
+        return state
 
     def abort(self, request_ids: str | Iterable[str], now: float = 0.0) -> list[str]:
         """End requests at once; returns the ids that were alive. Not between ``propose`` and ``commit``."""
