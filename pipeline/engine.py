@@ -90,6 +90,7 @@ class Engine:
         if self._started:
             raise ConfigError("the engine was entered already; an engine serves one `async with`")
         self._started = True
+        parts: Parts | None = None
         try:
             # Checks the settings against the runner's limits, before weights are read.
             parts = Parts(self.config, self.runner, self.tokenizer, self.stop_rules)
@@ -98,6 +99,8 @@ class Engine:
                 await start()
             await parts.pipeline.__aenter__()
         except BaseException:
+            if parts is not None:
+                parts.scheduler.core.let_go_policy()
             await self._close_runner()
             raise
         self._parts = parts
@@ -118,6 +121,7 @@ class Engine:
         try:
             await parts.pipeline.__aexit__(exc_type, exc, tb)
         finally:
+            parts.scheduler.core.let_go_policy()
             await self._close_runner()
 
     async def _close_runner(self) -> None:
@@ -236,7 +240,9 @@ class Engine:
     async def swap_policy(self, policy: str | Policy) -> None:
         """Go on under another scheduling policy; no request is lost, whoever waits goes on waiting there.
 
-        Raises ConfigError for what is no policy, PolicyError for one that fails: then the old one stays.
+        Raises ConfigError for what is no policy and for an object that serves an engine already, PolicyError
+        for one that fails to take the requests over: then the old one stays. One that fails later is given up,
+        and the requests go on first come, first served: see ``Policy``.
         """
         self._owned()
         swap: Ask[SwapPolicy, None] = Ask(SwapPolicy(policy))
@@ -324,10 +330,15 @@ class Engine:
             core.check()
 
     def diagnose(self) -> str:
-        """What each actor is waiting for, since when, and how full its lanes are; and whether the engine is paused."""
+        """What each actor is waiting for, since when, and how full its lanes are.
+
+        Before that whether the engine is paused, and whether its policy has failed.
+        """
         parts = self._running(dead_too=True)
         paused = f"the engine is paused, in mode {parts.paused!r}\n" if parts.paused else ""
-        return paused + parts.pipeline.diagnose()
+        failure = parts.scheduler.core.policy_failure
+        failed = f"the policy was given up, requests go on under 'fcfs': {failure}\n" if failure else ""
+        return paused + failed + parts.pipeline.diagnose()
 
     # --- inside
 

@@ -17,8 +17,8 @@ def shown(value: object) -> str:
     """A value as errors quote it; a number or text of any length, cut."""
     try:
         text = repr(value)
-    except ValueError:  # whole numbers of more than 4,300 digits have no text
-        return f"a {type(value).__name__} too long to be shown"
+    except Exception:  # noqa: BLE001 - a whole number of more than 4,300 digits, or an object with faults of its own
+        return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 

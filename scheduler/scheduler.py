@@ -127,10 +127,15 @@ class Scheduler:
     def swap_policy(self, policy: str | Policy) -> None:
         """Go on under another policy; whoever waits goes on waiting there. Not between ``propose`` and ``commit``.
 
-        Raises ConfigError for no policy, PolicyError for one that fails: then the old one stays.
+        Raises ConfigError for no policy and for an object that serves already, PolicyError for one that
+        fails to take them over: then the old one stays. For one that fails later see ``Policy``.
         """
         self._refuse_within_step("swap_policy")
         self._waiting.swap(policy)
+
+    def let_go_policy(self) -> None:
+        """Nothing will be planned any more: another scheduler may have the policy's object."""
+        self._waiting.let_go_policy()
 
     def preempt_all(self, now: float = 0.0) -> None:
         """Take rows and blocks from all running requests, which go to the queue's head in their order.
@@ -386,6 +391,11 @@ class Scheduler:
     def policy(self) -> Policy:
         """The waiting requests, in their order."""
         return self._waiting.policy
+
+    @property
+    def policy_failure(self) -> str | None:
+        """Why the user's policy was given up, if it was."""
+        return self._waiting.policy_failure
 
     @property
     def grammars(self) -> GrammarRoom:
