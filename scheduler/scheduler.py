@@ -114,6 +114,10 @@ class Scheduler:
         """Answer a request that could not be queued."""
         self.books.reports.ended[request_id] = Finished(reason=FinishReason.ERROR, error=error)
 
+    def tell_unsent(self, request_ids: Iterable[str]) -> None:
+        """Answer that requests which will never come have ended."""
+        self.books.reports.ended.update(dict.fromkeys(request_ids, Finished(reason=FinishReason.ABORT)))
+
     def bind_pool(self, num_blocks: int) -> None:
         """Learn how many blocks the KV cache has, before the first plan."""
         if self.books.pool_blocks is None:

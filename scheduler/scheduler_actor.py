@@ -100,6 +100,8 @@ class SchedulerActor(Actor):
 
     def _apply(self, message: SchedulerControl, now: float) -> None:
         match message:
+            case Abort(request_ids=request_ids, unsent=True):
+                self.core.tell_unsent(request_ids)
             case Abort(request_ids=request_ids):
                 self.core.abort(request_ids, now)
             case StepDone(output=output):
