@@ -76,7 +76,10 @@ class Board:
         self._leaving.discard(key)
 
     def unsent(self, key: str) -> None:
-        """The intake drops a request that ended here. Its abort may be under way, so the scheduler says when it is gone."""
+        """The intake drops a request that ended here.
+
+        The abort of that may be under way, so the scheduler says when it is gone.
+        """
         if key in self._leaving:
             self._tell_unsent(key)
 

@@ -18,6 +18,7 @@ from ..scheduler.messages import Follow, Pause, ResetPrefixCache, Resume, SwapPo
 from ..scheduler.params import SamplingParams
 from ..scheduler.pause import STATE_OF_MODE, PauseMode
 from ..scheduler.policy import Policy
+from ..scheduler.ranges import at_least
 from ..scheduler.stops import StopRule, checked_rules
 from .board import public_id
 from .config import EngineConfig
@@ -112,6 +113,7 @@ class Engine:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         parts = self._running(dead_too=True)
+        parts.port.check_owner()
         if self._left:
             return
         self._left = True
@@ -210,6 +212,8 @@ class Engine:
     async def abort(self, request_id: str) -> None:
         """End a request; its stream ends with finish reason "abort". Unknown ids are ignored."""
         parts = self._owned()
+        if not isinstance(request_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequestError(f"request_id is {request_id!r}, needed is text")
         parts.board.abort_id(request_id, parts.port.time())
 
     async def pause(self, mode: PauseMode = "wait") -> None:
@@ -223,7 +227,7 @@ class Engine:
         from the call on, also if the caller stops waiting; a later call replaces it.
         """
         parts = self._owned()
-        if mode not in STATE_OF_MODE:
+        if not isinstance(mode, str) or mode not in STATE_OF_MODE:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"mode is {mode!r}, known are {', '.join(map(repr, STATE_OF_MODE))}")
         parts.paused = mode
         if mode == "abort":
@@ -253,7 +257,7 @@ class Engine:
 
         With ``force`` running requests are preempted, in their order, and computed anew; no token
         is lost, and it is carried out even if the caller stops waiting. Waits for steps that are
-        under way. A paused engine whose requests all wait holds nothing, so there it succeeds.
+        under way, and after another such reset until a running request has got a token. A paused engine whose requests all wait holds nothing, so there it succeeds.
         """
         parts = self._owned()
         if len(parts.board) and not force and parts.paused is None:
@@ -303,8 +307,12 @@ class Engine:
 
         Args:
             replay_from: number of the batch to begin with, of the last 10,000 that are kept.
+
+        Raises ConfigError for what is no such number.
         """
         parts = self._owned()
+        if replay_from is not None:
+            at_least("replay_from", replay_from, 0, most=2**63 - 1)
         parts.scheduler.mailbox.control_nowait(Follow(kv_events=True))
         return parts.events.follow_kv(replay_from)
 

@@ -36,6 +36,19 @@ def check_result(plan: SchedulerOutput, output: ModelRunnerOutput, vocab_size: i
         )
 
 
+def check_one_token_each(plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
+    """Raise RunnerError unless each request that samples got one token: steps planned ahead have counted on that."""
+    if output.token_ids is not None:
+        return
+    given = output.sampled_token_ids or {}
+    for req_id, samples in zip(plan.req_ids, plan.samples.tolist(), strict=True):
+        if (count := len(given.get(req_id, ()))) != samples:
+            raise RunnerError(
+                f"the runner gave {count} tokens in step {plan.step}, needed is {int(samples)}: "
+                f"other numbers are possible with steps_in_flight=1 only (request {req_id})"
+            )
+
+
 def _check_logprobs(plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
     for name, given in (("logprobs", output.logprobs), ("prompt_logprobs", output.prompt_logprobs)):
         if unknown := set(given).difference(plan.req_ids):

@@ -12,7 +12,7 @@ from ..actors.tasks import no_quiet_end
 from ..scheduler.messages import StepDone
 from ..scheduler.plan import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from .grammar_rows import ConstrainedRows, StepTokens
-from .result_check import check_result
+from .result_check import check_one_token_each, check_result
 from .runner import Runner
 
 
@@ -87,6 +87,8 @@ class RunnerActor(Actor):
         async for step in self._under_way:
             output = await step.result if self.observer is None else await self._observed(step, self.observer)
             check_result(step.plan, output, self.runner.info.vocab_size)
+            if self.plans.capacity > 1:
+                check_one_token_each(step.plan, output)
             if step.constrained and self._ask_grammars is not None:  # first: the next step may wait for its masks
                 self._ask_grammars(StepTokens(step.plan, output))
             self._deliver(StepDone(output))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .errors import BooksError
 from .kv_events import Journal
@@ -107,9 +107,9 @@ class BlockPool:
         for block in reversed(useless):
             self._free.move_to_end(block, last=False)
 
-    def last_hold(self, blocks: Iterable[int]) -> int:
-        """How many of these blocks would become free if they were released once."""
-        return sum(self._refs[block] == 1 for block in blocks)
+    def num_held_only(self, holds: Mapping[int, int]) -> int:
+        """How many of these blocks nobody holds beyond so many holds: they would become free without them."""
+        return sum(self._refs[block] == count for block, count in holds.items())
 
     def publish(self, block: int, key: bytes, group: int = 0) -> bool:
         """Let a held block be found by its key; of equal blocks the first stays. Whether it can be found now."""

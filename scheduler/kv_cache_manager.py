@@ -164,7 +164,8 @@ class KVCacheManager:
             if lack > 0 and grow.takes and self._holders.give(grants.holders, lack):
                 continue
             victim = next(grants.victims, None) if lack > 0 and grow.takes else None
-            if victim is None:
+            # Whoever must give way itself waits for what steps under way bring it, which would be lost.
+            if victim is None or (victim.req_id == grow.req_id and not self._fences.has_ended(victim.fence)):
                 grants.stalled.add(grow.req_id)
                 grants.short |= grow.takes
                 return False

@@ -1,9 +1,10 @@
-"""Checks of single values, which name what they refuse."""
+"""Checks of single values of requests and settings, which name what they refuse."""
 
 from __future__ import annotations
 
-from .errors import InvalidRequestError
+from .errors import ConfigError, InvalidRequestError
 
+MOST = 2**31 - 1  # of a setting that counts; two such multiplied still fit a column
 SHOWN = 200  # characters of a value in an error
 
 
@@ -36,3 +37,12 @@ def number(name: str, value: object, low: float, high: float) -> None:
         raise InvalidRequestError(f"{name} is {shown(value)}, a number is needed")
     if not low <= value <= high:  # also refuses NaN, which compares false
         raise InvalidRequestError(f"{name} is {shown(value)}, the limits are {low} and {high}")
+
+
+def at_least(name: str, value: object, low: int, most: int = MOST) -> None:
+    """Raise ConfigError unless ``value`` is a whole number from ``low`` to ``most``."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{name} is {shown(value)}, a whole number is needed")
+    if not low <= value <= most:
+        limit = f"least is {low}" if value < low else f"most is {most}"
+        raise ConfigError(f"{name} is {shown(value)}, the {limit}")

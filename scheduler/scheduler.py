@@ -432,6 +432,11 @@ class Scheduler:
         return self.books.num_unfinished
 
     @property
+    def num_generated(self) -> int:
+        """Tokens that all requests have got."""
+        return self.books.counts.generated_tokens
+
+    @property
     def owes_release(self) -> bool:
         """Whether blocks would come back if the KV cache heard of an end, or of a step's end."""
         return self._departures.owed
