@@ -257,7 +257,8 @@ class Engine:
 
         With ``force`` running requests are preempted, in their order, and computed anew; no token
         is lost, and it is carried out even if the caller stops waiting. Waits for steps that are
-        under way, and after another such reset until a running request has got a token. A paused engine whose requests all wait holds nothing, so there it succeeds.
+        under way, and after another such reset until a running request has got a token. A paused
+        engine whose requests all wait holds nothing, so there it succeeds.
         """
         parts = self._owned()
         if len(parts.board) and not force and parts.paused is None:
