@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -40,11 +41,11 @@ class KVGroup(msgspec.Struct, frozen=True, kw_only=True):
 ONE_GROUP = (KVGroup(),)
 
 
-def check_groups(groups: object) -> None:
+def check_groups(groups: Any) -> None:
     """Raise ConfigError unless these are groups, at least one."""
-    listed: Sequence[object] = groups if isinstance(groups, list | tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+    listed = cast("Sequence[Any]", groups) if isinstance(groups, list | tuple) else ()
     if not listed or not all(isinstance(group, KVGroup) for group in listed):
-        raise ConfigError(f"kv_groups is {shown(groups)}, needed are KVGroups, at least one")
+        raise ConfigError(f"kv_groups is {shown(cast('object', groups))}, needed are KVGroups, at least one")
 
 
 class GroupSizes:

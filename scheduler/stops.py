@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -46,7 +46,8 @@ def as_end(answer: object) -> Finished | None:
         return None
     if not isinstance(answer, Finished) or answer.reason not in tuple(FinishReason):
         raise ConfigError(f"check gave {answer!r}, needed is None or Finished with a reason of FinishReason")
-    if not isinstance(answer.stop_reason, int | str | None) or not isinstance(answer.error, str | None):
+    stop_reason, error = cast("tuple[Any, Any]", (answer.stop_reason, answer.error))
+    if not isinstance(stop_reason, int | str | None) or not isinstance(error, str | None):
         raise ConfigError(f"check gave {answer!r}, needed are a stop_reason of int or text and an error of text")
     # Plain text, equal to a reason, will do.
     return msgspec.structs.replace(answer, reason=FinishReason(answer.reason))

@@ -45,7 +45,8 @@ async def test_resets_in_a_loop_starve_nobody(depth: int, budget: int):
     async def reset_again_and_again() -> None:
         nonlocal resets
         while not done and resets < most:
-            resets += await engine.reset_prefix_cache(force=True)
+            await engine.reset_prefix_cache(force=True)
+            resets += 1
 
     async with (
         make(steps_in_flight=depth, max_num_scheduled_tokens=budget) as engine,
