@@ -2,7 +2,7 @@
 
 import pytest
 from anyio.lowlevel import checkpoint
-from test_engine import greedy, idle, make
+from toy_engine import greedy, idle, make
 
 from callboard.runner.toy_model import toy_tokens
 

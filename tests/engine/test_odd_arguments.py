@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from test_engine import PROMPT, greedy, idle, make
+from toy_engine import PROMPT, greedy, idle, make
 
 from callboard import ConfigError, Engine, EngineConfig, EngineDeadError, InvalidRequestError
 from callboard.runner import SimulatedRunner

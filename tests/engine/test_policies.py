@@ -3,7 +3,7 @@
 import anyio
 import pytest
 import structlog
-from test_engine import PROMPT, greedy, idle, make
+from toy_engine import PROMPT, greedy, idle, make
 
 from callboard import ConfigError, Engine, InvalidRequestError
 from callboard.runner.toy_model import toy_tokens
