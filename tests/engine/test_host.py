@@ -81,7 +81,7 @@ async def test_an_engine_is_not_left_from_another_loop_and_goes_on():
     async with make() as engine:
         with pytest.raises(WrongLoopError):
             await in_another_loop(lambda: engine.__aexit__(None, None, None))
-        assert (await engine.complete(PROMPT, GREEDY)).finished
+        assert (await engine.complete(PROMPT, greedy())).finished
 
 
 class OddRunner:
