@@ -31,10 +31,11 @@ class Board:
 
     Args:
         abort: tells the scheduler to forget requests, by their keys.
+        tell_unsent: lets the scheduler say of a request that it never gets that it is gone.
     """
 
-    def __init__(self, abort: Callable[[list[str]], None]) -> None:
-        self._abort = abort
+    def __init__(self, abort: Callable[[list[str]], None], tell_unsent: Callable[[str], None]) -> None:
+        self._abort, self._tell_unsent = abort, tell_unsent
         self._streams: dict[str, StreamState] = {}
         self._keys: dict[str, list[str]] = {}  # request id -> keys of its completions that are on the board
         self._leaving: set[str] = set()  # keys of requests that ended here and not yet elsewhere
@@ -73,6 +74,14 @@ class Board:
     def gone(self, key: str) -> None:
         """A request that ended here has left the rest of the engine too."""
         self._leaving.discard(key)
+
+    def unsent(self, key: str) -> None:
+        """The intake drops a request that ended here.
+
+        The abort of that may be under way, so the scheduler says when it is gone.
+        """
+        if key in self._leaving:
+            self._tell_unsent(key)
 
     def deliver(self, outputs: EngineCoreOutputs, now: float) -> None:
         """Bring one step's tokens and ends to their streams; requests that have left are passed over."""
@@ -115,8 +124,9 @@ class Board:
         states = [state for key in keys if (state := self._leave(key))]
         for state in states:
             state.finish(ABORTED, now)
-        if states:
-            self._abort([state.key for state in states])
+        # Whoever nobody else had is gone by now, and its key may come again: no abort may be under way for it.
+        if elsewhere := [state.key for state in states if state.key in self._leaving]:
+            self._abort(elsewhere)
 
     def abort_id(self, request_id: str, now: float) -> None:
         """End the request of this id, if it is alive."""
@@ -128,7 +138,10 @@ class Board:
         return sorted(self._leaving)
 
     def fail(self, key: str, error: BaseException) -> None:
-        """End a request that no other part of the engine has, by an error."""
+        """End a request that the intake drops, by an error."""
+        if key in self._leaving:
+            self.unsent(key)
+            return
         self._fail(key, error)
         self.gone(key)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
+from math import inf
 from typing import Any, Literal, NoReturn
 
 import msgspec
 
 from ..runner.grammar_spec import GrammarConfig
-from ..scheduler.config import SchedulerConfig, at_least
+from ..scheduler.config import SchedulerConfig
 from ..scheduler.errors import ConfigError, NotBuiltError
 from ..scheduler.policy import Policy
+from ..scheduler.ranges import at_least, shown
 
 
 class _NamesChecked(type(msgspec.Struct)):
@@ -32,7 +34,8 @@ def _is_number(value: object) -> bool:
 
 
 def _is_duration(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    # Of what is above the limit only infinity is meant; some loops count milliseconds in a machine's word.
+    return isinstance(value, int | float) and not isinstance(value, bool) and (0 < value <= 1e9 or value == inf)
 
 
 # Whole numbers have their types checked with their limits.
@@ -45,7 +48,7 @@ _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
         "True or False",
     ),
     (("watermark",), _is_number, "a number"),
-    (("stop_timeout",), _is_duration, "a number of seconds above 0"),
+    (("stop_timeout",), _is_duration, "a number of seconds above 0, up to 1e9 or infinite"),
     (("speculative",), lambda value: isinstance(value, SpeculativeConfig | None), "a SpeculativeConfig or None"),
     (("grammars",), lambda value: isinstance(value, GrammarConfig), "a GrammarConfig"),
     (("kv_load_failure",), lambda value: value in ("recompute", "fail"), "'recompute' or 'fail'"),
@@ -137,9 +140,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         at_least("max_logprobs", self.max_logprobs, -1)
         if self.max_waiting_tokens is not None:
             at_least("max_waiting_tokens", self.max_waiting_tokens, 0)
-        for name in ("max_model_len", "max_num_running_reqs", "kv_cache_memory", "num_threads"):
+        for name in ("max_model_len", "max_num_running_reqs", "num_threads"):
             if (value := getattr(self, name)) is not None:
                 at_least(name, value, 1)
+        if self.kv_cache_memory is not None:
+            at_least("kv_cache_memory", self.kv_cache_memory, 1, most=2**63 - 1)
         if self.num_kv_blocks is not None and self.kv_cache_memory is not None:
             raise ConfigError("num_kv_blocks and kv_cache_memory both size the KV cache, give one of them")
         for name in ("speculative", "encoder_cache_tokens", "max_num_encoder_tokens", "kv_connector"):
@@ -153,7 +158,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesCh
         for names, kind, needed in _TYPES:
             for name in names:
                 if not kind(value := getattr(self, name)):
-                    raise ConfigError(f"{name} is {value!r}, needed is {needed}")
+                    raise ConfigError(f"{name} is {shown(value)}, needed is {needed}")
 
     def scheduler(self, **facts: Any) -> SchedulerConfig:
         """The scheduler's part, completed with what the runner says of itself."""

@@ -18,6 +18,7 @@ from ..scheduler.messages import Follow, Pause, ResetPrefixCache, Resume, SwapPo
 from ..scheduler.params import SamplingParams
 from ..scheduler.pause import STATE_OF_MODE, PauseMode
 from ..scheduler.policy import Policy
+from ..scheduler.ranges import at_least
 from ..scheduler.stops import StopRule, checked_rules
 from .board import public_id
 from .config import EngineConfig
@@ -90,6 +91,7 @@ class Engine:
         if self._started:
             raise ConfigError("the engine was entered already; an engine serves one `async with`")
         self._started = True
+        parts: Parts | None = None
         try:
             # Checks the settings against the runner's limits, before weights are read.
             parts = Parts(self.config, self.runner, self.tokenizer, self.stop_rules)
@@ -98,6 +100,8 @@ class Engine:
                 await start()
             await parts.pipeline.__aenter__()
         except BaseException:
+            if parts is not None:
+                parts.scheduler.core.let_go_policy()
             await self._close_runner()
             raise
         self._parts = parts
@@ -109,6 +113,7 @@ class Engine:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         parts = self._running(dead_too=True)
+        parts.port.check_owner()
         if self._left:
             return
         self._left = True
@@ -118,6 +123,7 @@ class Engine:
         try:
             await parts.pipeline.__aexit__(exc_type, exc, tb)
         finally:
+            parts.scheduler.core.let_go_policy()
             await self._close_runner()
 
     async def _close_runner(self) -> None:
@@ -206,6 +212,8 @@ class Engine:
     async def abort(self, request_id: str) -> None:
         """End a request; its stream ends with finish reason "abort". Unknown ids are ignored."""
         parts = self._owned()
+        if not isinstance(request_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequestError(f"request_id is {request_id!r}, needed is text")
         parts.board.abort_id(request_id, parts.port.time())
 
     async def pause(self, mode: PauseMode = "wait") -> None:
@@ -219,7 +227,7 @@ class Engine:
         from the call on, also if the caller stops waiting; a later call replaces it.
         """
         parts = self._owned()
-        if mode not in STATE_OF_MODE:
+        if not isinstance(mode, str) or mode not in STATE_OF_MODE:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"mode is {mode!r}, known are {', '.join(map(repr, STATE_OF_MODE))}")
         parts.paused = mode
         if mode == "abort":
@@ -236,7 +244,9 @@ class Engine:
     async def swap_policy(self, policy: str | Policy) -> None:
         """Go on under another scheduling policy; no request is lost, whoever waits goes on waiting there.
 
-        Raises ConfigError for what is no policy, PolicyError for one that fails: then the old one stays.
+        Raises ConfigError for what is no policy and for an object that serves an engine already, PolicyError
+        for one that fails to take the requests over: then the old one stays. One that fails later is given up,
+        and the requests go on first come, first served: see ``Policy``.
         """
         self._owned()
         swap: Ask[SwapPolicy, None] = Ask(SwapPolicy(policy))
@@ -247,7 +257,8 @@ class Engine:
 
         With ``force`` running requests are preempted, in their order, and computed anew; no token
         is lost, and it is carried out even if the caller stops waiting. Waits for steps that are
-        under way. A paused engine whose requests all wait holds nothing, so there it succeeds.
+        under way, and after another such reset until a running request has got a token. A paused
+        engine whose requests all wait holds nothing, so there it succeeds.
         """
         parts = self._owned()
         if len(parts.board) and not force and parts.paused is None:
@@ -297,8 +308,12 @@ class Engine:
 
         Args:
             replay_from: number of the batch to begin with, of the last 10,000 that are kept.
+
+        Raises ConfigError for what is no such number.
         """
         parts = self._owned()
+        if replay_from is not None:
+            at_least("replay_from", replay_from, 0, most=2**63 - 1)
         parts.scheduler.mailbox.control_nowait(Follow(kv_events=True))
         return parts.events.follow_kv(replay_from)
 
@@ -324,10 +339,15 @@ class Engine:
             core.check()
 
     def diagnose(self) -> str:
-        """What each actor is waiting for, since when, and how full its lanes are; and whether the engine is paused."""
+        """What each actor is waiting for, since when, and how full its lanes are.
+
+        Before that whether the engine is paused, and whether its policy has failed.
+        """
         parts = self._running(dead_too=True)
         paused = f"the engine is paused, in mode {parts.paused!r}\n" if parts.paused else ""
-        return paused + parts.pipeline.diagnose()
+        failure = parts.scheduler.core.policy_failure
+        failed = f"the policy was given up, requests go on under 'fcfs': {failure}\n" if failure else ""
+        return paused + failed + parts.pipeline.diagnose()
 
     # --- inside
 

@@ -155,7 +155,7 @@ class IntakeActor(Actor):
             async for prompted in self.prompts:
                 if not any(map(self._board.get, prompted.keys)):  # aborted already: not worth the work
                     for key in prompted.keys:
-                        self._board.gone(key)
+                        self._board.unsent(key)
                 elif prompted.size <= LONG_PROMPT:
                     self._submit_all(prompted, self._requests(prompted))
                 else:
@@ -185,7 +185,7 @@ class IntakeActor(Actor):
     def _submit(self, request: Request, tokens: list[int]) -> None:
         stream = self._board.get(request.request_id)
         if stream is None:  # aborted while it was on its way
-            self._board.gone(request.request_id)
+            self._board.unsent(request.request_id)
             return
         stream.begin(tokens)
         self._board.load.enter(stream.key, len(tokens))

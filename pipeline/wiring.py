@@ -46,7 +46,7 @@ class Parts:
         self.port = LoopPort()
         self.max_unfinished = config.max_waiting + rows
         self.max_waiting_tokens = config.max_waiting_tokens
-        self.board = Board(self._tell_abort)
+        self.board = Board(self._tell_abort, self._tell_unsent)
         self.sessions = SessionNames()
         self.events = EventLog(self.port)
         self.watch = LoopWatch(lambda: len(self.board) > 0)
@@ -173,6 +173,12 @@ class Parts:
     def _tell_abort(self, keys: list[str]) -> None:
         if not self.stopped:
             self.scheduler.mailbox.control_nowait(Abort(keys))
+
+    def _tell_unsent(self, key: str) -> None:
+        if self.stopped:  # no request comes any more
+            self.board.gone(key)
+        else:
+            self.scheduler.mailbox.control_nowait(Abort([key], unsent=True))
 
 
 def _grammars(config: EngineConfig, info: RunnerInfo, tokenizer: Tokenizer | None) -> GrammarActor | None:

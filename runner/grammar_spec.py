@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from ..scheduler.config import at_least
 from ..scheduler.errors import ConfigError, InvalidRequestError
 from ..scheduler.params import CONSTRAINTS, StructuredOutput
+from ..scheduler.ranges import at_least
 
 MAX_SPEC_BYTES = 256 * 1024  # a grammar of this size takes longer than its time limit anyway
 
@@ -68,9 +68,9 @@ class GrammarConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name} is {seconds!r}, needed is a number above 0")
         if not isinstance(self.preload, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"preload is {self.preload!r}, needed is True or False")
-        at_least("compile_memory", self.compile_memory, 1 << 20)
+        at_least("compile_memory", self.compile_memory, 1 << 20, most=2**63 - 1)
         at_least("num_compilers", self.num_compilers, 1)
-        at_least("cache_bytes", self.cache_bytes, 0)
+        at_least("cache_bytes", self.cache_bytes, 0, most=2**63 - 1)
 
 
 def spec_of(structured: StructuredOutput) -> GrammarSpec:

@@ -134,6 +134,19 @@ def _tokens_of_lists(plan: SchedulerOutput, output: ModelRunnerOutput, wanted: i
     return np.array(tokens, np.int64)
 
 
+def check_one_token_each(plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
+    """Raise RunnerError unless each request that samples got one token: steps planned ahead have counted on that."""
+    if output.token_ids is not None:
+        return
+    given = output.sampled_token_ids or {}
+    for req_id, samples in zip(plan.req_ids, plan.samples.tolist(), strict=True):
+        if req_id not in output.failed and (count := len(given.get(req_id, ()))) != samples:
+            raise RunnerError(
+                f"the runner gave {count} tokens in step {plan.step}, needed is {int(samples)}: "
+                f"other numbers are possible with steps_in_flight=1 only (request {req_id})"
+            )
+
+
 def _check_logprobs(plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
     for req_id, columns in output.logprobs.items():
         tokens = 1 if output.token_ids is not None else len((output.sampled_token_ids or {}).get(req_id, ()))

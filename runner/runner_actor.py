@@ -12,7 +12,7 @@ from ..actors.tasks import no_quiet_end
 from ..scheduler.messages import StepDone
 from ..scheduler.plan import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from .grammar_rows import ConstrainedRows, StepTokens
-from .result_check import ResultCheck
+from .result_check import ResultCheck, check_one_token_each
 from .runner import Runner
 
 
@@ -88,6 +88,8 @@ class RunnerActor(Actor):
         async for step in self._under_way:
             output = await step.result if self.observer is None else await self._observed(step, self.observer)
             output = self._check.checked(step.plan, output)
+            if self.plans.capacity > 1:
+                check_one_token_each(step.plan, output)
             if step.constrained and self._ask_grammars is not None:  # first: the next step may wait for its masks
                 self._ask_grammars(StepTokens(step.plan, output))
             self._deliver(StepDone(output))

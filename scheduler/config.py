@@ -6,8 +6,9 @@ import msgspec
 
 from .errors import ConfigError
 from .hashing import digest_of
-from .kv_groups import ONE_GROUP, GroupSizes, KVGroup
+from .kv_groups import ONE_GROUP, GroupSizes, KVGroup, check_groups
 from .policy import Policy
+from .ranges import at_least, shown
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +77,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "which enable_chunked_prefill=False forbids"
             )
         check_policy(self.policy)
+        check_groups(self.kv_groups)
         digest_of(self.prefix_hash)
         if not 0.0 <= self.watermark < 1.0:
-            raise ConfigError(f"watermark is {self.watermark}, the limits are 0 and below 1")
+            raise ConfigError(f"watermark is {shown(self.watermark)}, the limits are 0 and below 1")
         if not self.enable_chunked_prefill and self.max_num_scheduled_tokens < self.max_model_len:
             raise ConfigError(
                 f"without chunked prefill max_num_scheduled_tokens ({self.max_num_scheduled_tokens}) "
@@ -99,11 +101,3 @@ def check_policy(policy: object) -> None:
     """Raise ConfigError unless this is a name, or an object (not a class) with the methods of ``Policy``."""
     if isinstance(policy, type) or not isinstance(policy, str | Policy):
         raise ConfigError(f"policy is {policy!r}, needed is a name or an object with the methods of Policy")
-
-
-def at_least(name: str, value: object, low: int) -> None:
-    """Raise ConfigError unless ``value`` is a whole number of at least ``low``."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r}, a whole number is needed")
-    if value < low:
-        raise ConfigError(f"{name} is {value}, the least is {low}")

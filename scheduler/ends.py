@@ -11,7 +11,7 @@ from .departures import End
 from .messages import Finished
 from .plan import IntArray
 from .request import FinishReason, RequestState
-from .stops import StopRule, check_token, checked_rules, refuse_other_than_end
+from .stops import StopRule, check_token, checked_rules
 
 
 class Ends:
@@ -25,7 +25,9 @@ class Ends:
         """Whether every token of a request must be looked at."""
         try:
             return state.repetition is not None or any(rule.applies_to(state.request) for rule in self._rules)
-        except Exception:  # noqa: BLE001 - asked again at its first token, where it ends the request
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # noqa: BLE001 - asked again at its first token, where it ends the request
             return True
 
     def among(self, rows: IntArray, token_ids: IntArray, known: IntArray) -> list[End]:
@@ -55,8 +57,10 @@ class Ends:
                 eos_token_ids=self._books.config.eos_token_ids,
                 rules=self._rules,
             )
-            refuse_other_than_end(end)
-        except Exception as error:  # noqa: BLE001 - a rule that fails ends its request and nobody else's
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a rule that fails ends its request and nobody else's
+            # What looks like a cancellation comes from the rule too: nothing waits in it.
             text = f"a stop rule failed: {error!r} (request {state.request_id})"
             end = Finished(reason=FinishReason.ERROR, error=text)
         return (state, end) if end else None

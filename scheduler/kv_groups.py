@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 
+from .errors import ConfigError
 from .plan import IntArray
+from .ranges import at_least, shown
 
 
 class KVGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,13 +25,27 @@ class KVGroup(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         window: how many tokens a token sees in these layers, itself included; None: all before it.
         num_layers: layers in the group; a block has room for as many as the largest group of the model has.
+
+    Raises ConfigError for a window or a number of layers below 1.
     """
 
     window: int | None = None
     num_layers: int = 1
 
+    def __post_init__(self) -> None:
+        if self.window is not None:
+            at_least("window", self.window, 1)
+        at_least("num_layers", self.num_layers, 1)
+
 
 ONE_GROUP = (KVGroup(),)
+
+
+def check_groups(groups: Any) -> None:
+    """Raise ConfigError unless these are groups, at least one."""
+    listed = cast("Sequence[Any]", groups) if isinstance(groups, list | tuple) else ()
+    if not listed or not all(isinstance(group, KVGroup) for group in listed):
+        raise ConfigError(f"kv_groups is {shown(cast('object', groups))}, needed are KVGroups, at least one")
 
 
 class GroupSizes:
@@ -40,6 +57,7 @@ class GroupSizes:
     """
 
     def __init__(self, groups: Sequence[KVGroup], block_size: int, in_flight: int | None = None) -> None:
+        check_groups(groups)
         self.windows = [group.window for group in groups]
         self.one_whole = self.windows == [None]
         self.has_windows = any(window is not None for window in self.windows)

@@ -33,9 +33,13 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """End these requests; ids that are unknown or have ended are ignored."""
+    """End these requests; ids that are unknown or have ended are ignored.
+
+    ``unsent``: they will never come; they are told as ended, once every abort sent before this has been read.
+    """
 
     request_ids: list[str]
+    unsent: bool = False
 
 
 class CloseSession(msgspec.Struct, frozen=True, tag=True):

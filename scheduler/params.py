@@ -18,6 +18,7 @@ from .logit_params import (
     checked_words,
 )
 from .ranges import number as _number
+from .ranges import of_kind
 from .ranges import whole as _whole
 
 OutputKind = Literal["delta", "cumulative", "final"]
@@ -161,8 +162,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         if self.output_kind not in ("delta", "cumulative", "final"):
             raise InvalidRequestError(f"output_kind is {self.output_kind!r}, known are 'delta', 'cumulative', 'final'")
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "skip_reading_prefix_cache"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidRequestError(f"{name} is {getattr(self, name)!r}, needed is True or False")
+            of_kind(name, getattr(self, name), (bool,), "True or False")
+        none = type(None)
+        repetition, structured = self.repetition_detection, self.structured_output
+        of_kind("repetition_detection", repetition, (RepetitionDetection, none), "a RepetitionDetection or None")
+        of_kind("structured_output", structured, (StructuredOutput, none), "a StructuredOutput or None")
         _stop_strings(self.stop)
         if not isinstance(self.stop_token_ids, list | tuple | None):
             raise InvalidRequestError(f"stop_token_ids is {self.stop_token_ids!r}, needed is a list of token ids")

@@ -172,7 +172,9 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     A runner that keeps columns fills ``token_ids``: one token for each plan entry with
     ``samples`` set, in plan order. Any other runner gives ``sampled_token_ids`` by request,
-    which also allows several tokens, or none, for a request.
+    which also allows several tokens, or none, for a request, where the engine has one step in flight:
+    a step that is planned ahead counts on one token of each, so with more in flight an engine
+    refuses any other number (RunnerError).
 
     Args:
         logprobs: by request, of the tokens that it sampled in this step, a place each, for those with ``logprobs``.

@@ -17,7 +17,12 @@ class Policy(Protocol):
     """Order of the waiting requests and of the victims; an extension point.
 
     A policy holds the waiting requests only. All methods are called from the scheduler's
-    turn and must not block.
+    turn and must not block. An object serves one engine at a time.
+
+    ``add`` may raise, which refuses a new request: it ends with that error. A policy that raises
+    elsewhere, or answers what cannot be, is given up: that is logged as an error and told by
+    ``Engine.diagnose``, and all requests go on, first come, first served, until another policy
+    is swapped in.
     """
 
     def add(self, state: RequestState) -> None:

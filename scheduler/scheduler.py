@@ -21,7 +21,7 @@ from .config import SchedulerConfig
 from .departures import Departures
 from .draft import Draft, Full, Head, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
 from .ends import Ends
-from .errors import BooksError, ConfigError, InvalidRequestError, PolicyError
+from .errors import BooksError, CallboardError, ConfigError, InvalidRequestError, PolicyError
 from .grammar_room import GrammarRoom
 from .kv_cache_manager import KVCacheManager
 from .limits import refuse_invalid
@@ -61,13 +61,14 @@ class Scheduler:
     def add_request(self, request: Request, now: float = 0.0) -> None:
         """Queue a request. Raises InvalidRequestError for one that can never be served."""
         books = self.books
-        if request.request_id in books.requests:
-            raise InvalidRequestError(f"request id {request.request_id!r} is in use by a request that is alive")
-        refuse_invalid(request, self.config, books.sizes, books.pool_blocks)
-        state = RequestState(request)
-        state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
-        state.digests = list(request.block_digests or ())
-        books.keys.hash_known(state)
+        try:
+            state = self._state_of(request)
+        except CallboardError:
+            raise
+        except Exception as error:  # a field that nobody looked at: the end of this request and of nobody else
+            raise InvalidRequestError(
+                f"the request cannot be queued: {error!r} (request {request.request_id})"
+            ) from error
         state.number = books.counts.arrived = books.counts.arrived + 1
         if not books.grammars.park(state):
             self._waiting.add(state)  # first: a policy that raises has taken nothing in
@@ -75,6 +76,18 @@ class Scheduler:
         self._waiting.sessions.begin(request)
         books.counts.prompt_tokens += len(request.prompt_token_ids)
         books.note("QUEUED", request.request_id, now)
+
+    def _state_of(self, request: Request) -> RequestState:
+        """What is remembered of a new request, of which nothing is kept yet."""
+        books = self.books
+        if request.request_id in books.requests:
+            raise InvalidRequestError(f"request id {request.request_id!r} is in use by a request that is alive")
+        refuse_invalid(request, self.config, books.sizes, books.pool_blocks)
+        state = RequestState(request)
+        state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
+        state.digests = list(request.block_digests or ())
+        books.keys.hash_known(state)
+        return state
 
     def abort(self, request_ids: str | Iterable[str], now: float = 0.0) -> list[str]:
         """End requests at once; returns the ids that were alive. Not between ``propose`` and ``commit``."""
@@ -101,6 +114,10 @@ class Scheduler:
         """Answer a request that could not be queued."""
         self.books.reports.ended[request_id] = Finished(reason=FinishReason.ERROR, error=error)
 
+    def tell_unsent(self, request_ids: Iterable[str]) -> None:
+        """Answer that requests which will never come have ended."""
+        self.books.reports.ended.update(dict.fromkeys(request_ids, Finished(reason=FinishReason.ABORT)))
+
     def bind_pool(self, num_blocks: int) -> None:
         """Learn how many blocks the KV cache has, before the first plan."""
         if self.books.pool_blocks is None:
@@ -114,10 +131,15 @@ class Scheduler:
     def swap_policy(self, policy: str | Policy) -> None:
         """Go on under another policy; whoever waits goes on waiting there. Not between ``propose`` and ``commit``.
 
-        Raises ConfigError for no policy, PolicyError for one that fails: then the old one stays.
+        Raises ConfigError for no policy and for an object that serves already, PolicyError for one that
+        fails to take them over: then the old one stays. For one that fails later see ``Policy``.
         """
         self._refuse_within_step("swap_policy")
         self._waiting.swap(policy)
+
+    def let_go_policy(self) -> None:
+        """Nothing will be planned any more: another scheduler may have the policy's object."""
+        self._waiting.let_go_policy()
 
     def preempt_all(self, now: float = 0.0) -> None:
         """Take rows and blocks from all running requests, which go to the queue's head in their order.
@@ -377,6 +399,11 @@ class Scheduler:
         return self._waiting.policy
 
     @property
+    def policy_failure(self) -> str | None:
+        """Why the user's policy was given up, if it was."""
+        return self._waiting.policy_failure
+
+    @property
     def grammars(self) -> GrammarRoom:
         """The requests that wait for their grammars."""
         return self.books.grammars
@@ -405,6 +432,11 @@ class Scheduler:
     def num_unfinished(self) -> int:
         """Requests with work to do in the present state of the pause."""
         return self.books.num_unfinished
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens that all requests have got."""
+        return self.books.counts.generated_tokens
 
     @property
     def owes_release(self) -> bool:

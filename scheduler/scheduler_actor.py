@@ -61,6 +61,7 @@ class SchedulerActor(Actor):
         self._reserve, self._plans, self._outputs = reserve, plans, outputs
         self._in_flight: deque[SchedulerOutput] = deque()
         self._resets: list[Ask[ResetPrefixCache, bool]] = []
+        self._generated_at_reset = -1  # tokens that had been generated at the last forced reset
         self._pauses: list[Ask[Pause, None]] = []
         self.mailbox.watch_room(plans)
         self.mailbox.watch_room(outputs)
@@ -100,6 +101,8 @@ class SchedulerActor(Actor):
 
     def _apply(self, message: SchedulerControl, now: float) -> None:
         match message:
+            case Abort(request_ids=request_ids, unsent=True):
+                self.core.tell_unsent(request_ids)
             case Abort(request_ids=request_ids):
                 self.core.abort(request_ids, now)
             case StepDone(output=output):
@@ -140,8 +143,10 @@ class SchedulerActor(Actor):
             self._apply_what_arrived(anyio.current_time())
 
     def _may_plan(self) -> bool:
-        if self.core.pause_state is PauseState.PAUSED_ALL or (self._resets and self._must_reset()):
+        if self.core.pause_state is PauseState.PAUSED_ALL:
             return False
+        if self._resets and self._must_reset() and self.core.num_generated != self._generated_at_reset:
+            return False  # after a reset somebody gets a token first: whoever resets in a loop starves nobody
         return self._plans.has_room and self._outputs_have_room()
 
     def _must_reset(self) -> bool:
@@ -161,6 +166,7 @@ class SchedulerActor(Actor):
             return
         if self._resets and self._must_reset():
             self.core.preempt_all(anyio.current_time())
+            self._generated_at_reset = self.core.num_generated
             self.mailbox.wake()  # they are planned again in the next turn
         if self.core.owes_release:
             self.core.take_answer(await self.ask(self._reserve, self.core.take_releases()), anyio.current_time())

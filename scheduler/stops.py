@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,10 +40,17 @@ def checked_rules(rules: Sequence[StopRule]) -> list[StopRule]:
     return list(rules)
 
 
-def refuse_other_than_end(answer: object) -> None:
-    """Raise ConfigError for what a rule may not answer."""
-    if answer is not None and not (isinstance(answer, Finished) and answer.reason in tuple(FinishReason)):
+def as_end(answer: object) -> Finished | None:
+    """What a rule answered, its reason one of FinishReason. Raises ConfigError for what a rule may not answer."""
+    if answer is None:
+        return None
+    if not isinstance(answer, Finished) or answer.reason not in tuple(FinishReason):
         raise ConfigError(f"check gave {answer!r}, needed is None or Finished with a reason of FinishReason")
+    stop_reason, error = cast("tuple[Any, Any]", (answer.stop_reason, answer.error))
+    if not isinstance(stop_reason, int | str | None) or not isinstance(error, str | None):
+        raise ConfigError(f"check gave {answer!r}, needed are a stop_reason of int or text and an error of text")
+    # Plain text, equal to a reason, will do.
+    return msgspec.structs.replace(answer, reason=FinishReason(answer.reason))
 
 
 def check_token(
@@ -66,7 +74,7 @@ def check_token(
     if last in (params.stop_token_ids or ()):
         return Finished(reason=FinishReason.STOP, stop_reason=last)
     for rule in rules:
-        if rule.applies_to(request) and (end := rule.check(request, output_token_ids)):
+        if rule.applies_to(request) and (end := as_end(rule.check(request, output_token_ids))):
             return end
     if at_limit:
         return Finished(reason=FinishReason.LENGTH)

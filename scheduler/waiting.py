@@ -11,7 +11,7 @@ from .errors import BooksError
 from .limits import PRIORITY_LIMIT
 from .pause import PauseState
 from .policy import Policy, PriorityPolicy
-from .policy_guard import hand_over, make_policy
+from .policy_guard import Claim, GuardedPolicy, hand_over, held_by, make_policy
 from .request import RequestState, RequestStatus
 from .sessions import Sessions, holder_of
 
@@ -28,7 +28,8 @@ class WaitingRoom:
     """
 
     def __init__(self, policy: str | Policy, *, priority_preemption: bool, max_backfill: int) -> None:
-        self.policy = make_policy(policy)
+        self.policy = hand_over((), make_policy(policy))
+        self._claim = Claim(policy)
         self.pause_state = PauseState.UNPAUSED
         self.refused = False  # the head of the queue found no room in the last step
         self.preempted: dict[str, RequestState] = {}
@@ -77,8 +78,25 @@ class WaitingRoom:
     def swap(self, policy: str | Policy) -> None:
         """Let another policy order those who wait. Raises ConfigError or PolicyError; then the old one stays."""
         check_policy(policy)
-        self.policy = hand_over(self.policy, make_policy(policy))
+        claim = Claim(policy)
+        try:
+            self.policy = hand_over(held_by(self.policy), make_policy(policy))
+        except BaseException:
+            claim.let_go()
+            raise
+        self.let_go_policy()
+        self._claim = claim
         self.refused = False
+
+    def let_go_policy(self) -> None:
+        """Another engine may use the policy's object, once nobody waits under it."""
+        self._claim.let_go()
+
+    @property
+    def policy_failure(self) -> str | None:
+        """Why the user's policy was given up, if it was: who waits is served first come, first served."""
+        guard = self.policy
+        return str(guard.failure) if isinstance(guard, GuardedPolicy) and guard.failure else None
 
     def candidates(self, most: int, now: float, *, blocks_come_back: bool) -> Sequence[RequestState]:
         """Whom to ask for, in order. Behind a head without room only those who may use what it cannot."""

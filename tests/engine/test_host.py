@@ -77,6 +77,13 @@ async def test_streams_events_aborts_and_resets_are_refused_in_another_loop():
         assert [output async for output in stream][-1].finished
 
 
+async def test_an_engine_is_not_left_from_another_loop_and_goes_on():
+    async with make() as engine:
+        with pytest.raises(WrongLoopError):
+            await in_another_loop(lambda: engine.__aexit__(None, None, None))
+        assert (await engine.complete(PROMPT, greedy())).finished
+
+
 class OddRunner:
     """A runner of the user's own, whose steps and end are given by the test."""
 

@@ -2,9 +2,10 @@
 
 import anyio
 import pytest
+import structlog
 from toy_engine import PROMPT, greedy, idle, make
 
-from callboard import ConfigError, Engine, EngineDeadError, InvalidRequestError, PolicyError
+from callboard import ConfigError, Engine, InvalidRequestError
 from callboard.runner.toy_model import toy_tokens
 from callboard.scheduler import FCFSPolicy, RequestState
 
@@ -64,12 +65,30 @@ async def test_a_swap_to_no_policy_is_refused_and_the_engine_goes_on():
         assert (await engine.complete(PROMPT, greedy())).finished
 
 
-async def test_a_policy_that_breaks_ends_the_engine_with_its_name_and_error():
+async def test_a_policy_that_breaks_is_given_up_and_diagnose_says_so_until_another_takes_over():
     async with make(policy=Failing()) as engine:
-        with pytest.raises(EngineDeadError) as caught:
-            await engine.complete(PROMPT, greedy())
-    assert isinstance(caught.value.__cause__, PolicyError)
-    assert "Failing.candidates failed: KeyError('lost')" in str(caught.value.__cause__)
+        with structlog.testing.capture_logs() as logs:
+            assert (await engine.complete(PROMPT, greedy())).outputs[0].token_ids == toy_tokens(PROMPT, 8, 100)
+        told = "Failing.candidates failed: KeyError('lost')"
+        assert [(entry["event"], entry["error"]) for entry in logs] == [("policy_failed", told)]
+        assert engine.diagnose().startswith(f"the policy was given up, requests go on under 'fcfs': {told}\n")
+        await engine.swap_policy("fcfs")
+        assert "given up" not in engine.diagnose()
+        await idle(engine)
+
+
+async def test_one_policy_object_serves_one_engine_at_a_time():
+    policy = FCFSPolicy()
+    async with make(policy=policy) as engine:
+        with pytest.raises(ConfigError, match="policy FCFSPolicy serves another engine"):
+            async with make(policy=policy):
+                pass
+        async with make() as other:
+            with pytest.raises(ConfigError, match="policy FCFSPolicy serves another engine"):
+                await other.swap_policy(policy)
+        assert (await engine.complete(PROMPT, greedy())).finished
+    async with make(policy=policy) as engine:
+        assert (await engine.complete(PROMPT, greedy())).finished
 
 
 async def test_a_request_that_a_policy_refuses_ends_with_its_reason_and_the_others_go_on():

@@ -1,6 +1,7 @@
 """Stop rules, minimum tokens and repetition, as users of the engine meet them."""
 
 import re
+from asyncio import CancelledError
 from pathlib import Path
 
 import pytest
@@ -69,13 +70,20 @@ class FailsFor(Until):
 
     def applies_to(self, request: Request) -> bool:
         if self._place == "applies_to" and request.prompt_token_ids[0] == 9:
-            raise ValueError("out of order")
+            self._fail()
         return request.prompt_token_ids[0] == 9
 
     def check(self, request: Request, output_token_ids):
         if self._place == "check":
-            raise ValueError("out of order")
+            self._fail()
         return self._answer
+
+    def _fail(self) -> None:
+        raise self._answer if isinstance(self._answer, BaseException) else ValueError("out of order")
+
+
+class Abandoned(BaseException):
+    """What a library throws through everybody's ``except Exception``."""
 
 
 @pytest.mark.parametrize(
@@ -83,6 +91,11 @@ class FailsFor(Until):
     [
         (FailsFor("applies_to"), "out of order"),
         (FailsFor("check"), "out of order"),
+        (FailsFor("applies_to", CancelledError("lost")), "a stop rule failed: CancelledError('lost')"),
+        (FailsFor("check", CancelledError("lost")), "a stop rule failed: CancelledError('lost')"),
+        (FailsFor("check", Abandoned("lost")), "a stop rule failed: Abandoned('lost')"),
+        (FailsFor("answer", 0), "check gave 0, needed is None or Finished"),
+        (FailsFor("answer", Finished(reason=FinishReason.STOP, stop_reason=[])), "needed are a stop_reason of int or"),
         (FailsFor("answer", True), "check gave True, needed is None or Finished"),
         (FailsFor("answer", Finished(reason="enough")), "needed is None or Finished with a reason of FinishReason"),
     ],
@@ -94,6 +107,15 @@ async def test_a_rule_that_fails_ends_the_request_it_failed_for_and_no_other(rul
             await engine.complete([9, 1, 2], SamplingParams(max_tokens=30), request_id="mine")
         tokens = [token async for output in others for token in output.outputs[0].token_ids]
         assert tokens == toy_tokens(PROMPT, 30, 20)
+        engine.check()
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "abort", "repetition"])
+async def test_a_reason_in_plain_text_will_do(reason: str):
+    end = Finished(reason=reason, stop_reason="mine")  # pyright: ignore[reportArgumentType]
+    async with make(stop_rules=[FailsFor("answer", end)]) as engine:
+        completion = (await engine.complete([9, 1, 2], SamplingParams(max_tokens=30))).outputs[0]
+        assert (completion.finish_reason, completion.stop_reason) == (reason, "mine")
         engine.check()
 
 
