@@ -19,6 +19,12 @@ def escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
+def refuse_half(text: str, at: str) -> None:
+    """Refuse a text with half of a surrogate pair, which no file can hold."""
+    if any("\ud800" <= sign <= "\udfff" for sign in text):
+        refuse(at, f"{text!a} has half a character")
+
+
 def check_counts(given: Schema, what: str, at: str) -> tuple[int, int | None]:
     """The least and most of something; they are written back as whole numbers where they are given."""
     names = f"min{what}", f"max{what}"

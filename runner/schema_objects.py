@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from .regex_dialect import Form
-from .schema_errors import Schema, check_counts, drop_if_false, escaped, refuse
+from .schema_errors import Schema, check_counts, drop_if_false, escaped, refuse, refuse_half
 from .schema_strings import compiled_pattern
 
 Check = Callable[[Any, str], Any]  # a schema and its place -> the schema as the compiler is to read it
+
+_NAMES = {"properties", "patternProperties", "propertyNames", "additionalProperties"}
 
 
 def check_object(given: Schema, check: Check, form: Form, at: str) -> None:
@@ -32,6 +34,8 @@ def check_object(given: Schema, check: Check, form: Form, at: str) -> None:
 
 def check_each(schemas: Schema, check: Check, at: str) -> Schema:
     """Schemas by name, each checked."""
+    for name in schemas:
+        refuse_half(name, at)
     return {name: check(one, f"{at}/{escaped(name)}") for name, one in schemas.items()}
 
 
@@ -64,6 +68,8 @@ def _require(given: Schema, others: Any, at: str) -> None:
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         refuse(f"{at}/required", "a list of names is needed")
     missing = [name for name in required if name not in given.get("properties", {})]
+    for name in missing:
+        refuse_half(name, f"{at}/required")
     if not missing:
         return
     if others is False or "patternProperties" in given or "propertyNames" in given:
@@ -84,3 +90,5 @@ def _check_count(given: Schema, others: Any, at: str) -> None:
             refuse(f"{at}/minProperties", f"{least} is above the number of properties, which is {len(named)}")
     elif least > max(1, needed):
         refuse(f"{at}/minProperties", "above 1 it is supported for named properties only: others may come twice")
+    if ("minProperties" in given or "maxProperties" in given) and not given.keys() & _NAMES:
+        given["additionalProperties"] = True  # or the compiler would count names where there are none

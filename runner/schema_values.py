@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .schema_errors import Schema, refuse
+from .schema_errors import Schema, refuse, refuse_half
 
 
 def check_values(given: Schema, head: str, at: str) -> Schema:
@@ -38,8 +38,8 @@ def _check(value: Any, at: str) -> None:
         refuse(at, f"{value} is no number of JSON")
     elif isinstance(value, int) and not _is_kept(value):
         refuse(at, f"{value} has more than 64 bits, which is not supported")
-    elif isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value):
-        refuse(at, f"{value!a} has half a character")
+    elif isinstance(value, str):
+        refuse_half(value, at)
 
 
 def _is_kept(value: int) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..scheduler.errors import InvalidRequestError
 from .grammar_spec import GrammarSpec, Vocabulary
-from .grammar_zygote import Compile
+from .grammar_zygote import Compile, first_line
 from .regex_dialect import as_compiled
 from .schema_check import checked_schema
 from .tag_check import checked_tag
@@ -47,7 +47,10 @@ def compile_spec(spec: GrammarSpec, info: Any) -> Any:
     match spec.kind:
         case "json_schema":
             schema = checked_schema(_parsed(spec))
-            return compiler.compile_json_schema(json.dumps(schema), max_whitespace_cnt=spec.max_whitespace)
+            try:
+                return compiler.compile_json_schema(json.dumps(schema), max_whitespace_cnt=spec.max_whitespace)
+            except RuntimeError as error:  # it names no place
+                raise InvalidRequestError(f"the schema at #: {first_line(str(error))}") from None
         case "json_object":
             return compiler.compile_json_schema('{"type": "object"}', max_whitespace_cnt=spec.max_whitespace)
         case "regex":
