@@ -41,9 +41,7 @@ def as_compiled(pattern: str, form: Form = "text") -> str:
 
 def of_length(least: int, most: int | None, form: Form) -> str:
     """Any text of so many characters."""
-    # Whatever needs four hexadecimal digits in JSON is of no use to anybody, and its pattern is longer.
-    characters = ANY_CHARACTER if form == "plain" else Characters(code_points.union([*_UNESCAPED, *_SHORT]))
-    return _written(Repeat(characters, least, most), _WRITERS[form])
+    return _written(Repeat(ANY_CHARACTER, least, most), _WRITERS[form])
 
 
 class _NoCharacterError(Exception):
@@ -62,11 +60,20 @@ def _written(node: Node, write: Writer) -> str:
         case Alternatives():
             return "|".join("".join(_grouped(one, write) for one in branch) for branch in node.branches)
         case Repeat():
-            inner = _written(node.node, write)
+            # Counting a choice of characters and escapes takes seconds for each mask: what is counted is not escaped.
+            counted = node.most is not None and node.most > 1 or node.least > 1
+            bare = _bare(node.node) if counted and write is _in_json else None
+            inner = _written(bare or node.node, write)
             if not inner:
                 return ""
             alone = isinstance(node.node, Characters) and (inner[0] == "[" or len(inner) == 1)
             return (inner if alone else f"(?:{inner})") + _times(node.least, node.most)
+
+
+def _bare(node: Node) -> Node | None:
+    """Of a set the characters that stand in JSON as they are."""
+    found = code_points.common(node.ranges, _UNESCAPED) if isinstance(node, Characters) else ()
+    return Characters(found) if found else None
 
 
 def _times(least: int, most: int | None) -> str:

@@ -14,7 +14,7 @@ from typing import NoReturn
 import msgspec
 
 from ..scheduler.errors import InvalidRequestError
-from .code_points import EVERY, Ranges, ascii_class, common, of, unicode_class, union, without
+from .code_points import EVERY, Ranges, ascii_class, of, unicode_class, union, without
 
 
 class Characters(msgspec.Struct, frozen=True):
@@ -122,8 +122,7 @@ class _Parser:
         if self._take("."):
             return Characters(without(of("\n")))
         if self._at() == "\\":
-            ascii_, unicode = self._escape(in_set=False)
-            return Characters(common(ascii_, unicode))
+            return Characters(self._escape(in_set=False, negated=False))
         return Characters(of(self._next()))
 
     def _group(self, *, first: bool, last: bool) -> Node:
@@ -159,36 +158,33 @@ class _Parser:
     # --- characters
 
     def _set(self) -> Ranges:
-        """What is in a set under Python's two readings of its classes, in ASCII and in Unicode."""
         negated = self._take("^")
-        ascii_, unicode = list[tuple[int, int]](), list[tuple[int, int]]()
+        found: list[tuple[int, int]] = []
         begin = self._place
         while self._place == begin or self._at() != "]":
-            low = self._member()
+            member = self._member(negated)
             if self._at() == "-" and self._pattern[self._place + 1] != "]":
                 self._next()
-                high = self._member()
-                low = (((low[0][0][0], high[0][0][0]),),) * 2
-            ascii_ += low[0]
-            unicode += low[1]
+                member = ((member[0][0], self._member(negated)[0][0]),)
+            found += member
         self._next()
-        both = union(ascii_), union(unicode)
-        return common(without(both[0]), without(both[1])) if negated else common(*both)
+        return without(union(found)) if negated else union(found)
 
-    def _member(self) -> tuple[Ranges, Ranges]:
+    def _member(self, negated: bool) -> Ranges:
         if self._at() == "\\":
-            return self._escape(in_set=True)
+            return self._escape(in_set=True, negated=negated)
         code = ord(self._next())
-        return (((code, code),),) * 2
+        return ((code, code),)
 
-    def _escape(self, *, in_set: bool) -> tuple[Ranges, Ranges]:
+    def _escape(self, *, in_set: bool, negated: bool) -> Ranges:
         start = self._place
         self._next()
         kind = self._next()
         if kind in _CATEGORIES:
-            return ascii_class(kind), unicode_class(kind)
+            # Allowed is what the class means in ASCII and in Unicode alike, excluded what it means in either.
+            return ascii_class(kind) if kind.islower() != negated else unicode_class(kind)
         code = self._code(kind, start, in_set=in_set)
-        return (((code, code),),) * 2
+        return ((code, code),)
 
     def _code(self, kind: str, start: int, *, in_set: bool) -> int:
         octal = (_OCTAL_IN_SET if in_set else _OCTAL).match(self._pattern, start + 1)
