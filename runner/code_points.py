@@ -1,4 +1,4 @@
-"""Sets of characters as sorted ranges of code points that can be written: all of Unicode but the halves of surrogates."""
+"""Sets of characters as sorted ranges of code points; halves of surrogates, which no text has, are in none."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _ASCII: dict[str, Ranges] = {
 
 
 def ascii_class(kind: str) -> Ranges:
-    """What ``\d``, ``\w`` or ``\s`` means in ASCII; in upper case what is not in it."""
+    r"""What ``\d``, ``\w`` or ``\s`` means in ASCII; in upper case what is not in it."""
     found = _ASCII[kind.lower()]
     return found if kind.islower() else without(found)
 

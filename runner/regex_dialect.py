@@ -1,8 +1,7 @@
 """Patterns as the compiler is to read them: every set spelled out, every sign that it reads otherwise escaped.
 
 A pattern means what ``re.fullmatch`` makes of it, in ASCII and in Unicode: where ``\\d``, ``\\w`` and ``\\s`` differ in
-the two, a text is allowed that fits both. Sets name the characters that are in them, never those that are not: the
-compiler's complements hold halves of surrogates and other bytes that are no UTF-8.
+the two, a text is allowed that fits both. No set holds halves of surrogates, which the compiler's complements have.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ _SHORT = code_points.of('"\\\b\f\n\r\t')  # what a backslash and one letter stan
 _PLAIN = code_points.common(_UNESCAPED, code_points.without(code_points.of("<>&")))
 _LETTERS = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
 _HEX = "0123456789abcdef"
+_HALVES = r"\ud800-\udfff"  # the compiler would have them in any set that is told by what is not in it
 
 
 def as_compiled(pattern: str, form: Form = "text") -> str:
@@ -61,7 +61,7 @@ def _written(node: Node, write: Writer) -> str:
             return "|".join("".join(_grouped(one, write) for one in branch) for branch in node.branches)
         case Repeat():
             # Counting a choice of characters and escapes takes seconds for each mask: what is counted is not escaped.
-            counted = node.most is not None and node.most > 1 or node.least > 1
+            counted = (node.most is not None and node.most > 1) or node.least > 1
             bare = _bare(node.node) if counted and write is _in_json else None
             inner = _written(bare or node.node, write)
             if not inner:
@@ -90,14 +90,20 @@ def _in_text(ranges: Ranges) -> str:
     """A set as it is; one character as itself."""
     if code_points.size(ranges) == 1:
         return _sign(ranges[0][0])
-    # The compiler ends a control character's number at the first sign that is no hexadecimal digit: these come first.
-    # A circumflex at the beginning would turn the set around.
-    caret = 0x5E
-    ordered = sorted(ranges, key=lambda one: (one[0] == caret, chr(one[0]) not in _HEX + _HEX.upper(), one))
-    if ordered[0][0] == caret:
-        rest = [(low + 1, high) for low, high in ordered if low < high]
-        return rf"(?:\^|{_in_text(tuple(rest))})"
-    return f"[{''.join(map(_range, ordered))}]"
+    if ranges[-1][1] == code_points.EVERY[-1][1]:  # what is not in such a set is shorter, and faster to compile
+        return f"[^{_listed(code_points.without(ranges))}{_HALVES}]"
+    caret = ord("^")
+    if ranges[0][0] == caret:  # at the beginning it would turn the set around
+        rest = ((caret + 1, ranges[0][1]), *ranges[1:]) if ranges[0][1] > caret else ranges[1:]
+        return rf"(?:\^|{_in_text(rest)})"
+    return f"[{_listed(ranges)}]"
+
+
+def _listed(ranges: Ranges) -> str:
+    # The compiler ends a control character's number at the first sign that is no hexadecimal digit: these come first,
+    # and the circumflex, which may not be the first, is behind the digits and letters anyway.
+    ordered = sorted(ranges, key=lambda one: (chr(one[0]) not in _HEX + _HEX.upper(), one))
+    return "".join(map(_range, ordered))
 
 
 def _range(ends: tuple[int, int]) -> str:

@@ -219,9 +219,7 @@ class _Parser:
         return found
 
     def _refuse(self, what: str, place: int) -> NoReturn:
-        raise InvalidRequestError(
-            f"the pattern has {what} at {place}, which is not supported: {self._pattern[:80]!r}"
-        )
+        raise InvalidRequestError(f"the pattern has {what} at {place}, which is not supported: {self._pattern[:80]!r}")
 
 
 ANY_CHARACTER = Characters(EVERY)

@@ -55,7 +55,8 @@ def checked_schema(schema: Any, at: str = "#", form: Form = "json") -> Any:
 
 class _Walk:
     def __init__(self, root: Any, at: str, form: Form) -> None:
-        self._root, self._at, self._form = root, at, form
+        self._root, self._at = root, at
+        self._form: Form = form
         self._references = References(root)
         self._moved: dict[str, str] = {}  # targets of references -> their names in $defs
         self._one_ofs: list[tuple[list[Any], str]] = []

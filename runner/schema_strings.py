@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..scheduler.errors import InvalidRequestError
 from .regex_dialect import Form, as_compiled, of_length
 from .schema_errors import Schema, check_counts, refuse
-from ..scheduler.errors import InvalidRequestError
 
 FORMATS = frozenset({
     "email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri", "uri-reference",
@@ -25,7 +25,8 @@ def check_string(given: Schema, form: Form, at: str) -> None:
         given["pattern"] = compiled_pattern(given["pattern"], form, f"{at}/pattern")
     elif has_length:
         # By itself the compiler would let control characters and halves of characters into such a string.
-        given.pop("minLength", None), given.pop("maxLength", None)
+        for name in ("minLength", "maxLength"):
+            given.pop(name, None)
         given["pattern"] = f"^{of_length(least, most, form)}$"
 
 

@@ -9,7 +9,7 @@ from .schema_errors import Schema, refuse, refuse_half
 
 
 def check_values(given: Schema, head: str, at: str) -> Schema:
-    """``const`` or ``enum`` as an enum; of constants beside a type those that have it, so the type says nothing more."""
+    """``const`` or ``enum`` as an enum; beside a type of those values that have it, so the type says nothing more."""
     values = [given["const"]] if head == "const" else given["enum"]
     if not isinstance(values, list) or not values:
         refuse(f"{at}/enum", "a list of values that is not empty is needed")
