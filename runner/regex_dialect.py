@@ -1,7 +1,8 @@
 """Patterns as the compiler is to read them: every set spelled out, every sign that it reads otherwise escaped.
 
 A pattern means what ``re.fullmatch`` makes of it, in ASCII and in Unicode: where ``\\d``, ``\\w`` and ``\\s`` differ in
-the two, a text is allowed that fits both. No set holds halves of surrogates, which the compiler's complements have.
+the two, a text is allowed that fits both. A set that is not
+repeated many times is told by what is in it, as the compiler's complements hold bytes that are no UTF-8.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ _SHORT = code_points.of('"\\\b\f\n\r\t')  # what a backslash and one letter stan
 _PLAIN = code_points.common(_UNESCAPED, code_points.without(code_points.of("<>&")))
 _LETTERS = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
 _HEX = "0123456789abcdef"
-_HALVES = r"\ud800-\udfff"  # the compiler would have them in any set that is told by what is not in it
+# Above this count a set is told by what is not in it: a hundred times faster to compile, but the compiler then takes
+# bytes for a character that UTF-8 does not have: forms that are longer than need be. (Halves of surrogates are named.)
+_MANY = 16
+_HALVES = r"\ud800-\udfff"
 
 
 def as_compiled(pattern: str, form: Form = "text") -> str:
@@ -48,22 +52,22 @@ class _NoCharacterError(Exception):
     """A set is empty, so no text could be."""
 
 
-Writer = Callable[[Ranges], str]
+Writer = Callable[[Ranges, bool], str]
 
 
-def _written(node: Node, write: Writer) -> str:
+def _written(node: Node, write: Writer, *, many: bool = False) -> str:
     match node:
         case Characters():
             if not node.ranges:
                 raise _NoCharacterError
-            return write(node.ranges)
+            return write(node.ranges, many)
         case Alternatives():
-            return "|".join("".join(_grouped(one, write) for one in branch) for branch in node.branches)
+            return "|".join("".join(_grouped(one, write, many) for one in branch) for branch in node.branches)
         case Repeat():
             # Counting a choice of characters and escapes takes seconds for each mask: what is counted is not escaped.
             counted = (node.most is not None and node.most > 1) or node.least > 1
             bare = _bare(node.node) if counted and write is _in_json else None
-            inner = _written(bare or node.node, write)
+            inner = _written(bare or node.node, write, many=many or max(node.least, node.most or 0) > _MANY)
             if not inner:
                 return ""
             alone = isinstance(node.node, Characters) and (inner[0] == "[" or len(inner) == 1)
@@ -81,16 +85,16 @@ def _times(least: int, most: int | None) -> str:
     return short.get((least, most)) or f"{{{least},{'' if most is None else most}}}"
 
 
-def _grouped(node: Node, write: Writer) -> str:
-    inner = _written(node, write)
+def _grouped(node: Node, write: Writer, many: bool) -> str:
+    inner = _written(node, write, many=many)
     return f"(?:{inner})" if inner and isinstance(node, Alternatives) else inner
 
 
-def _in_text(ranges: Ranges) -> str:
+def _in_text(ranges: Ranges, many: bool = False) -> str:
     """A set as it is; one character as itself."""
     if code_points.size(ranges) == 1:
         return _sign(ranges[0][0])
-    if ranges[-1][1] == code_points.EVERY[-1][1]:  # what is not in such a set is shorter, and faster to compile
+    if many and ranges[-1][1] == code_points.EVERY[-1][1]:
         return f"[^{_listed(code_points.without(ranges))}{_HALVES}]"
     caret = ord("^")
     if ranges[0][0] == caret:  # at the beginning it would turn the set around
@@ -116,13 +120,13 @@ def _sign(code: int) -> str:
     return sign if code >= 0x80 or sign.isalnum() else f"\\u{code:04x}"
 
 
-def _in_json(ranges: Ranges) -> str:
+def _in_json(ranges: Ranges, many: bool) -> str:
     """The set's characters as they stand in a JSON string."""
     if code_points.size(ranges) == 1:
         return "".join(_sign(ord(sign)) for sign in json.dumps(chr(ranges[0][0]), ensure_ascii=False)[1:-1])
     parts: list[str] = []
     if bare := code_points.common(ranges, _UNESCAPED):
-        parts.append(_in_text(bare))
+        parts.append(_in_text(bare, many))
     if short := code_points.common(ranges, _SHORT):
         letters = code_points.of("".join(_LETTERS[low] for low in _codes(short)))
         parts.append(_sign(0x5C) + _in_text(letters))
@@ -138,12 +142,12 @@ def _codes(ranges: Ranges) -> list[int]:
     return [code for low, high in ranges for code in range(low, high + 1)]
 
 
-def _in_all(ranges: Ranges) -> str:
+def _in_all(ranges: Ranges, many: bool) -> str:
     """Of the set's characters those that are written the same in JSON and XML."""
     found = code_points.common(ranges, _PLAIN)
     if not found:
         raise _NoCharacterError
-    return _in_text(found)
+    return _in_text(found, many)
 
 
 _WRITERS: dict[Form, Writer] = {"text": _in_text, "json": _in_json, "plain": _in_all}
