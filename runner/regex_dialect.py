@@ -64,20 +64,11 @@ def _written(node: Node, write: Writer, *, many: bool = False) -> str:
         case Alternatives():
             return "|".join("".join(_grouped(one, write, many) for one in branch) for branch in node.branches)
         case Repeat():
-            # Counting a choice of characters and escapes takes seconds for each mask: what is counted is not escaped.
-            counted = (node.most is not None and node.most > 1) or node.least > 1
-            bare = _bare(node.node) if counted and write is _in_json else None
-            inner = _written(bare or node.node, write, many=many or max(node.least, node.most or 0) > _MANY)
+            inner = _written(node.node, write, many=many or max(node.least, node.most or 0) > _MANY)
             if not inner:
                 return ""
             alone = isinstance(node.node, Characters) and (inner[0] == "[" or len(inner) == 1)
             return (inner if alone else f"(?:{inner})") + _times(node.least, node.most)
-
-
-def _bare(node: Node) -> Node | None:
-    """Of a set the characters that stand in JSON as they are."""
-    found = code_points.common(node.ranges, _UNESCAPED) if isinstance(node, Characters) else ()
-    return Characters(found) if found else None
 
 
 def _times(least: int, most: int | None) -> str:
@@ -124,18 +115,13 @@ def _in_json(ranges: Ranges, many: bool) -> str:
     """The set's characters as they stand in a JSON string."""
     if code_points.size(ranges) == 1:
         return "".join(_sign(ord(sign)) for sign in json.dumps(chr(ranges[0][0]), ensure_ascii=False)[1:-1])
-    parts: list[str] = []
+    # The compiler passes over escapes beside characters that need none, so a set has the ones or the others.
     if bare := code_points.common(ranges, _UNESCAPED):
-        parts.append(_in_text(bare, many))
+        return _in_text(bare, many)
     if short := code_points.common(ranges, _SHORT):
         letters = code_points.of("".join(_LETTERS[low] for low in _codes(short)))
-        parts.append(_sign(0x5C) + _in_text(letters))
-    others = code_points.common(ranges, code_points.common(_ESCAPED, code_points.without(_SHORT)))
-    for high in (0, 1):
-        digits = [_HEX[code & 15] for code in _codes(others) if code >> 4 == high]
-        if digits:
-            parts.append(f"{_sign(0x5C)}u00{high}{_in_text(code_points.of(''.join(digits)))}")
-    return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
+        return f"(?:{_sign(0x5C)}{_in_text(letters)})"
+    raise _NoCharacterError
 
 
 def _codes(ranges: Ranges) -> list[int]:

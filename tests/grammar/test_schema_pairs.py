@@ -44,10 +44,13 @@ def test_a_pattern_takes_the_texts_that_python_takes(pattern: str):
 
 
 @pytest.mark.parametrize("pattern", DIALECT)
-def test_a_pattern_in_json_takes_the_same_texts_as_json_writes_them(pattern: str):
+def test_a_pattern_in_json_takes_the_same_texts_but_those_with_escapes(pattern: str):
     for text in TEXTS:
         written = json.dumps(text, ensure_ascii=False)
-        assert allows(written, json_schema={"pattern": pattern}) == allows(text, regex=pattern), ascii(text)
+        if "\\" not in written:
+            assert allows(written, json_schema={"pattern": pattern}) == allows(text, regex=pattern), ascii(text)
+        elif allows(written, json_schema={"pattern": pattern}):
+            assert allows(text, regex=pattern), ascii(text)
 
 
 @pytest.mark.parametrize("pattern", NO_PATTERNS)
