@@ -6,12 +6,15 @@ import json
 import re
 
 import jsonschema
+import msgspec
 import pytest
 from schema_pairs import ALLOWED, DIALECT, NO_PATTERNS, NO_UTF8, NOT_ALLOWED, TEXTS
 from small_grammars import allows
 
+from callboard.runner.grammar_spec import spec_of
 from callboard.runner.regex_dialect import as_compiled
 from callboard.runner.tag_check import checked_tag
+from callboard.scheduler import StructuredOutput
 from callboard.scheduler.errors import InvalidRequestError
 
 
@@ -88,3 +91,15 @@ def test_a_pattern_inside_a_tag_means_what_python_makes_of_it():
     tag = {"type": "structural_tag", "format": {"type": "regex", "pattern": "."}}
     assert allows("a", structural_tag=tag)
     assert not allows("\n", structural_tag=tag)
+
+
+class City(msgspec.Struct):
+    name: str
+    size: int
+
+
+def test_a_class_stands_for_its_schema():
+    assert allows('{"name":"a","size":3}', json_schema=City)
+    assert not allows('{"name":"a","size":"b"}', json_schema=City)
+    with pytest.raises(InvalidRequestError, match="json_schema is a class without a schema"):
+        spec_of(StructuredOutput(json_schema=object))
