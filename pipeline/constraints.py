@@ -14,6 +14,13 @@ from .tokenizer import Tokenizer
 
 # Each of these may leave no token at all where the grammar allows few.
 _EXCLUDED = ("ignore_eos", "min_tokens", "allowed_token_ids", "bad_words", "bad_words_token_ids")
+# Packages that compile grammars, and how they are installed: xgrammar alone would bring a GPU's.
+_NEEDED = {
+    "xgrammar": "--no-deps xgrammar apache-tvm-ffi",
+    "tvm_ffi": "--no-deps apache-tvm-ffi",
+    "pydantic": "pydantic",
+    "transformers": "transformers",
+}
 
 
 def stop_token_ids(info: RunnerInfo) -> list[int]:
@@ -71,6 +78,7 @@ def _why_not(info: RunnerInfo, tokenizer: Tokenizer | None) -> str | None:
         return "the engine has no tokenizer"
     if not info.eos_token_ids:
         return "the model has no end token"
-    if find_spec("xgrammar") is None:
-        return "xgrammar is not installed"
+    for name, command in _NEEDED.items():
+        if find_spec(name) is None:
+            return f"{name} is not installed (pip install {command})"
     return None if hasattr(os, "fork") else CANNOT

@@ -81,11 +81,21 @@ def spec_of(structured: StructuredOutput) -> GrammarSpec:
         raise InvalidRequestError(f"structured_output.json_object is {value!r}, needed is True")
     if kind == "choice":
         _check_choice(value)
+    if kind == "json_schema" and isinstance(value, type):
+        value = _schema_of(value)
     text = value if isinstance(value, str) else _json(kind, value)
     if kind in ("regex", "grammar") and not isinstance(value, str):
         raise InvalidRequestError(f"structured_output.{kind} is {type(value).__name__}, needed is text")
     _check_size(kind, text)
     return GrammarSpec(kind=kind, text=text, max_whitespace=structured.max_whitespace)
+
+
+def _schema_of(kind: Any) -> Any:
+    """The schema of a class: of msgspec's, a dataclass, or of pydantic's."""
+    try:
+        return kind.model_json_schema() if hasattr(kind, "model_json_schema") else msgspec.json.schema(kind)
+    except TypeError as error:
+        raise InvalidRequestError(f"structured_output.json_schema is a class without a schema: {error}") from None
 
 
 def _check_choice(value: Any) -> None:

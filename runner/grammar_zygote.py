@@ -221,14 +221,14 @@ def _attempt(spec: GrammarSpec, compile_spec: Compile) -> Compiled:
         except Exception as error:  # noqa: BLE001 - the native code raises what it likes
             if "bad_alloc" in str(error):
                 return Compiled(error="it takes more memory than its limit")
-            return Compiled(error=_first_line(str(error)) or repr(error))
+            return Compiled(error=first_line(str(error)) or repr(error))
         said.seek(0)
         if warning := _warning(said.read().decode("utf-8", "replace")):
             return Compiled(error=warning)
         return Compiled(payload=payload)
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
     """The message without the native code's time and place."""
     line = next((line for line in text.splitlines() if line.strip()), "")
     return line.partition(": ")[2] if line.startswith("[") and ".cc:" in line else line

@@ -3,19 +3,24 @@
 The compiler understands a part of JSON Schema and passes over the rest. Here each keyword is
 either known to be honoured, or without effect on validity, or the schema is refused. Some that
 say the same in other words are rewritten. A schema that passes may still allow less than it
-says: objects take no properties but those that are named, unless ``additionalProperties`` is there.
+says: objects take no properties but those that are named, unless ``additionalProperties`` is there,
+keywords without a type allow the type that they speak of and no other, and a pattern is matched by
+the whole of a string.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
-from urllib.parse import unquote
+from typing import Any
 
-from ..scheduler.errors import InvalidRequestError
-from .regex_dialect import to_ascii_classes
+from .regex_dialect import Form
+from .schema_arrays import check_array
+from .schema_errors import Schema, refuse
+from .schema_numbers import check_number
+from .schema_objects import check_each, check_object
 from .schema_overlap import may_overlap
-
-Schema = dict[str, Any]
+from .schema_refs import References
+from .schema_strings import check_string
+from .schema_values import check_values
 
 _HEADS = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")  # one of them says all that the compiler reads
 _NUMBER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
@@ -36,204 +41,143 @@ _ASSERTIONS = frozenset().union(*_FAMILIES.values(), _HEADS, {
     "type", "not", "if", "then", "else", "contains", "minContains", "maxContains", "dependentRequired",
     "dependentSchemas", "dependencies", "additionalItems", "$dynamicRef", "$recursiveRef",
 })  # fmt: skip
-FORMATS = frozenset({
-    "email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri", "uri-reference",
-    "uri-template", "json-pointer", "relative-json-pointer",
-})  # fmt: skip
-_PLAIN_CHARACTER = r'[^"\\\x00-\x1f]'  # needs no escape in a JSON string
 
 
-def checked_schema(schema: Any) -> Any:
-    """The schema as the compiler is to read it. Raises InvalidRequestError naming the place of what it would ignore."""
-    return _Walk(schema).node(schema, "#")
+def checked_schema(schema: Any, at: str = "#", form: Form = "json") -> Any:
+    """The schema as the compiler is to read it. Raises InvalidRequestError naming the place of what it would ignore.
+
+    Args:
+        at: the place of the schema itself.
+        form: how strings are written: as JSON, or "plain", with nothing that JSON and XML write differently.
+    """
+    return _Walk(schema, at, form).whole()
 
 
 class _Walk:
-    def __init__(self, root: Any) -> None:
-        self._root = root
+    def __init__(self, root: Any, at: str, form: Form) -> None:
+        self._root, self._at = root, at
+        self._form: Form = form
+        self._references = References(root)
+        self._moved: dict[str, str] = {}  # targets of references -> their names in $defs
+        self._one_ofs: list[tuple[list[Any], str]] = []
+
+    def whole(self) -> Any:
+        checked = self.node(self._root, self._at)
+        done: Schema = {}
+        while len(done) < len(self._moved):  # checking a target may reach others
+            for target, name in list(self._moved.items())[len(done) :]:
+                _, schema = self._references.resolve({"$ref": target}, target)
+                done[name] = self.node(schema, self._at + target[1:])
+        for parts, at in self._one_ofs:  # last, when all that they refer to is known to be well formed
+            self._refuse_overlap(parts, at)
+        return checked | {"$defs": checked.get("$defs", {}) | done} if done else checked
 
     def node(self, schema: Any, at: str) -> Any:
         if schema is True or schema == {}:
             return {}
         if schema is False:
-            _refuse(at, "nothing is valid here")
+            refuse(at, "nothing is valid here")
         if not isinstance(schema, dict):
-            _refuse(at, f"a schema is an object or True, got {type(schema).__name__}")
+            refuse(at, f"a schema is an object or True, got {type(schema).__name__}")
         given: Schema = dict(schema)
+        if "$id" in given and at != self._at:
+            refuse(f"{at}/$id", "not supported inside a schema")
         for name in ("$defs", "definitions"):
             if isinstance(given.get(name), dict):
-                given[name] = self._each(given[name], f"{at}/{name}")
+                given[name] = check_each(given[name], self.node, f"{at}/{name}")
         asserting = {name for name in given if name in _ASSERTIONS}
         heads = [name for name in _HEADS if name in asserting]
         if heads:
             return self._headed(given, heads[0], asserting - {heads[0]}, at)
         return self._typed(given, asserting, at)
 
-    def _each(self, schemas: Schema, at: str) -> Schema:
-        return {name: self.node(one, f"{at}/{_escaped(name)}") for name, one in schemas.items()}
-
     # --- nodes with one keyword that says it all
 
     def _headed(self, given: Schema, head: str, beside: set[str], at: str) -> Schema:
         match head:
             case "const" | "enum":
-                given = _values_of_type(given, head, at)
+                given = check_values(given, head, at)
                 beside -= {"type"}
             case "$ref":
-                self.resolve(given, at)
+                given["$ref"] = self._reference(given, at)
             case "allOf":
                 given = self._all_of(given, at)
             case _:
                 given = self._any_of(given, head, at)
         if beside:
-            _refuse(at, f"{sorted(beside)} beside {head!r}, which would be ignored")
+            refuse(at, f"{sorted(beside)} beside {head!r}, which would be ignored")
         return given
+
+    def _reference(self, given: Schema, at: str) -> str:
+        """Where the reference leads in what is compiled: its target is checked, and kept among the definitions."""
+        target, _ = self._references.resolve(given, at)
+        self._references.refuse_loop(given, at)
+        if target == "#":
+            return target
+        if (name := self._references.definition(target)) is not None:
+            return f"#/{name}"
+        taken = self._root.get("$defs", {})
+        if target not in self._moved:
+            self._moved[target] = next(
+                name for i in range(len(taken) + 1) if (name := f"moved {len(self._moved)}{'.' * i}") not in taken
+            )
+        return f"#/$defs/{self._moved[target]}"
 
     def _all_of(self, given: Schema, at: str) -> Schema:
         parts = given.pop("allOf")
         if not isinstance(parts, list) or len(parts) != 1:
-            _refuse(f"{at}/allOf", "of several schemas one would be ignored; write one schema")
+            refuse(f"{at}/allOf", "of several schemas one would be ignored; write one schema")
         return given | self.node(parts[0], f"{at}/allOf/0")
 
     def _any_of(self, given: Schema, head: str, at: str) -> Schema:
         parts = given.pop(head)
         if not isinstance(parts, list) or not parts:
-            _refuse(f"{at}/{head}", "a list of schemas is needed")
+            refuse(f"{at}/{head}", "a list of schemas is needed")
         if head == "oneOf":
-            self._refuse_overlap(parts, f"{at}/oneOf")
+            self._one_ofs.append((parts, f"{at}/oneOf"))
         given["anyOf"] = [self.node(one, f"{at}/{head}/{i}") for i, one in enumerate(parts)]
         return given
 
     def _refuse_overlap(self, parts: list[Any], at: str) -> None:
         """The compiler reads oneOf as anyOf: the same only where no value fits two of them."""
-        whole = [self.resolve(part, f"{at}/{i}") for i, part in enumerate(parts)]
+        whole = [self._references.resolve(part, f"{at}/{i}")[1] for i, part in enumerate(parts)]
         for i, one in enumerate(whole):
             for j, other in enumerate(whole[:i]):
                 if may_overlap(one, other):
-                    _refuse(
+                    refuse(
                         at, f"a value may fit number {j} and {i}: give both a type, or a required constant, that differ"
                     )
-
-    def resolve(self, schema: Any, at: str) -> Any:
-        """Follow references to a schema that is none."""
-        seen: set[str] = set()
-        while isinstance(schema, dict) and "$ref" in schema:
-            target = schema["$ref"]
-            if not isinstance(target, str) or not target.startswith("#"):
-                _refuse(f"{at}/$ref", f"{target!r} is not in this schema")
-            if target in seen:
-                _refuse(f"{at}/$ref", f"{target!r} refers to itself")
-            seen.add(target)
-            schema = self._find(target, at)
-        return schema
-
-    def _find(self, target: str, at: str) -> Any:
-        found = self._root
-        for step in unquote(target[1:]).split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-                found = found[int(name)]
-            elif isinstance(found, dict) and name in found:
-                found = found[name]
-            else:
-                _refuse(f"{at}/$ref", f"{target!r} leads nowhere")
-        return found
 
     # --- nodes of a type
 
     def _typed(self, given: Schema, asserting: set[str], at: str) -> Schema:
-        types = given.get("type", [])
-        types = types if isinstance(types, list) else [types]
-        if unknown := [one for one in types if one not in _FAMILIES]:
-            _refuse(f"{at}/type", f"{unknown[0]!r} is no type; types are {', '.join(_FAMILIES)}")
-        if not types:
-            types = _types_meant(asserting, at)
+        types = _types(given, asserting, at)
         known = frozenset({"type"}).union(*(_FAMILIES[one] for one in types))
         if foreign := sorted(asserting - known):
-            _refuse(f"{at}/{foreign[0]}", f"is not supported here (type {', '.join(types) or 'any'})")
+            refuse(f"{at}/{foreign[0]}", f"not supported here (type {', '.join(types) or 'any'})")
+        if types:
+            given["type"] = types[0] if len(types) == 1 else types
         if "object" in types:
-            self._object(given, at)
+            check_object(given, self.node, self._form, at)
         if "array" in types:
-            self._array(given, at)
+            check_array(given, self.node, at)
         if "string" in types:
-            _string(given, at)
+            check_string(given, self._form, at)
         if {"number", "integer"} & set(types):
-            _number(given, at)
+            check_number(given, types, at)
         return given
 
-    def _object(self, given: Schema, at: str) -> None:
-        _drop_if_false(given, "unevaluatedProperties", at)
-        names = given.get("properties", {})
-        patterns = given.get("patternProperties", {})
-        if not isinstance(names, dict) or not isinstance(patterns, dict):
-            _refuse(at, "properties and patternProperties are objects of schemas")
-        if ("propertyNames" in given) + bool(patterns) + bool(names) > 1:
-            _refuse(at, "properties, patternProperties and propertyNames do not go together")
-        others = given.get("additionalProperties")
-        if patterns and (len(patterns) > 1 or others not in (None, False)):
-            _refuse(f"{at}/patternProperties", "one pattern is supported, without additionalProperties")
-        if "properties" in given:
-            given["properties"] = self._each(names, f"{at}/properties")
-        if patterns:
-            schemas = self._each(patterns, f"{at}/patternProperties")
-            given["patternProperties"] = {to_ascii_classes(name): one for name, one in schemas.items()}
-        if "propertyNames" in given:
-            given["propertyNames"] = self.node(given["propertyNames"], f"{at}/propertyNames")
-        if isinstance(others, dict):
-            others = given["additionalProperties"] = self.node(others, f"{at}/additionalProperties")
-        _require(given, others, at)
 
-    def _array(self, given: Schema, at: str) -> None:
-        _drop_if_false(given, "unevaluatedItems", at)
-        if given.pop("uniqueItems", False) is not False:
-            _refuse(f"{at}/uniqueItems", "is not supported")
-        if isinstance(given.get("items"), dict):
-            given["items"] = self.node(given["items"], f"{at}/items")
-        elif not isinstance(given.get("items", True), bool):
-            _refuse(f"{at}/items", "a schema is needed; places have schemas of their own in prefixItems")
-        if "prefixItems" in given:
-            parts = given["prefixItems"]
-            if not isinstance(parts, list):
-                _refuse(f"{at}/prefixItems", "a list of schemas is needed")
-            given["prefixItems"] = [self.node(one, f"{at}/prefixItems/{i}") for i, one in enumerate(parts)]
-
-
-def _require(given: Schema, others: Any, at: str) -> None:
-    """Required properties that are not described are described by what holds for all others."""
-    required = given.get("required", [])
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        _refuse(f"{at}/required", "a list of names is needed")
-    missing = [name for name in required if name not in given.get("properties", {})]
-    if not missing:
-        return
-    if others is False or "patternProperties" in given or "propertyNames" in given:
-        _refuse(f"{at}/required", f"{missing[0]!r} is not among the properties")
-    given["properties"] = given.get("properties", {}) | {
-        name: others if isinstance(others, dict) else {} for name in missing
-    }
-
-
-def _values_of_type(given: Schema, head: str, at: str) -> Schema:
-    """Of constants beside a type those that have it; then the type says nothing more."""
-    values = given["enum"] if head == "enum" else [given["const"]]
-    if not isinstance(values, list) or not values:
-        _refuse(f"{at}/enum", "a list of values that is not empty is needed")
-    types = given.pop("type", None)
-    if types is not None:
-        types = types if isinstance(types, list) else [types]
-        values = [value for value in values if _has_type(value, types)]
-        if not values:
-            _refuse(f"{at}/{head}", f"no value is of type {types}")
-    given.pop(head)
-    return given | {"enum": values}
-
-
-def _has_type(value: Any, types: list[str]) -> bool:
-    if isinstance(value, bool) or value is None:
-        return ("null" if value is None else "boolean") in types
-    if isinstance(value, int | float):
-        return "number" in types or ("integer" in types and float(value).is_integer())
-    return {str: "string", list: "array", dict: "object"}[type(value)] in types
+def _types(given: Schema, asserting: set[str], at: str) -> list[str]:
+    if "type" not in given:
+        return _types_meant(asserting, at)
+    types: Any = given["type"]
+    types = types if isinstance(types, list) else [types]
+    if unknown := [one for one in types if not isinstance(one, str) or one not in _FAMILIES]:
+        refuse(f"{at}/type", f"{unknown[0]!r} is no type; types are {', '.join(_FAMILIES)}")
+    if not types:
+        refuse(f"{at}/type", "a list of types that is not empty is needed")
+    return [one for one in dict.fromkeys(types) if one != "integer" or "number" not in types]  # an integer is a number
 
 
 def _types_meant(asserting: set[str], at: str) -> list[str]:
@@ -243,41 +187,8 @@ def _types_meant(asserting: set[str], at: str) -> list[str]:
     meant = [one for one, names in _FAMILIES.items() if asserting <= names]
     if not meant:
         first = next((name for name in sorted(asserting) if not any(name in f for f in _FAMILIES.values())), None)
-        _refuse(
-            f"{at}/{first}" if first else at, "is not supported" if first else "keywords of several types need a type"
+        refuse(
+            f"{at}/{first}" if first else at,
+            "not supported" if first else "keywords of several types need a type",
         )
     return meant[:1]
-
-
-def _string(given: Schema, at: str) -> None:
-    form = given.get("format")
-    if form is not None and form not in FORMATS:
-        _refuse(f"{at}/format", f"{form!r} is not supported; supported are {', '.join(sorted(FORMATS))}")
-    length = [name for name in ("minLength", "maxLength") if name in given]
-    if ("pattern" in given) + ("format" in given) + bool(length) > 1:
-        _refuse(at, "of pattern, format and limits of length one is supported at a time")
-    if "pattern" in given:
-        given["pattern"] = to_ascii_classes(given["pattern"])
-    elif length:
-        # By itself the compiler would let control characters into a string of limited length.
-        low, high = given.pop("minLength", 0), given.pop("maxLength", "")
-        given["pattern"] = rf"^{_PLAIN_CHARACTER}{{{low},{high}}}$"
-
-
-def _number(given: Schema, at: str) -> None:
-    step = given.pop("multipleOf", None)
-    if step is not None and (step != 1 or given.get("type") != "integer"):
-        _refuse(f"{at}/multipleOf", "is not supported")
-
-
-def _drop_if_false(given: Schema, name: str, at: str) -> None:
-    if given.pop(name, False) is not False:
-        _refuse(f"{at}/{name}", "only false is supported")
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
-
-
-def _refuse(at: str, why: str) -> NoReturn:
-    raise InvalidRequestError(f"the schema at {at}: {why}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .schema_values import same, type_of
+
 
 def may_overlap(one: Any, other: Any) -> bool:
     """False where no value fits both."""
@@ -11,7 +13,7 @@ def may_overlap(one: Any, other: Any) -> bool:
         return True
     values, others = _values(one), _values(other)
     if values is not None and others is not None:
-        return any(value in others and type(value) is type(others[others.index(value)]) for value in values)
+        return any(same(value, another) for value in values for another in others)
     types, more = _types(one), _types(other)
     if types and more and not types & more:
         return False
@@ -34,14 +36,6 @@ def _values(schema: dict[str, Any]) -> list[Any] | None:
 def _types(schema: dict[str, Any]) -> set[str]:
     values = _values(schema)
     if values is not None:
-        return {_type_of(value) for value in values}
+        return {type_of(value) for value in values}
     types = schema.get("type", [])
     return {"number" if one == "integer" else one for one in (types if isinstance(types, list) else [types])}
-
-
-def _type_of(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return "null" if value is None else "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    return {str: "string", list: "array", dict: "object"}[type(value)]

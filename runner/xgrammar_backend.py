@@ -14,10 +14,12 @@ import numpy as np
 import xgrammar as xgr
 from numpy.typing import NDArray
 
+from ..scheduler.errors import InvalidRequestError
 from .grammar_spec import GrammarSpec, Vocabulary
-from .grammar_zygote import Compile
-from .regex_dialect import to_ascii_classes
+from .grammar_zygote import Compile, first_line
+from .regex_dialect import as_compiled
 from .schema_check import checked_schema
+from .tag_check import checked_tag
 
 Bitmask = NDArray[np.int32]
 
@@ -44,17 +46,20 @@ def compile_spec(spec: GrammarSpec, info: Any) -> Any:
     compiler = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False)
     match spec.kind:
         case "json_schema":
-            schema = checked_schema(json.loads(spec.text))
-            return compiler.compile_json_schema(json.dumps(schema), max_whitespace_cnt=spec.max_whitespace)
+            schema = checked_schema(_parsed(spec))
+            try:
+                return compiler.compile_json_schema(json.dumps(schema), max_whitespace_cnt=spec.max_whitespace)
+            except RuntimeError as error:  # it names no place
+                raise InvalidRequestError(f"the schema at #: {first_line(str(error))}") from None
         case "json_object":
             return compiler.compile_json_schema('{"type": "object"}', max_whitespace_cnt=spec.max_whitespace)
         case "regex":
-            return compiler.compile_regex(to_ascii_classes(spec.text))
+            return compiler.compile_regex(as_compiled(spec.text))
         case "choice":
             rule = " | ".join(map(_quoted, json.loads(spec.text)))
             return compiler.compile_grammar(f"root ::= {rule}")
         case "structural_tag":
-            return compiler.compile_structural_tag(_bounded(json.loads(spec.text), spec.max_whitespace))
+            return compiler.compile_structural_tag(checked_tag(_parsed(spec), spec.max_whitespace))
         case _:
             return compiler.compile_grammar(spec.text)
 
@@ -65,17 +70,15 @@ def _quoted(text: str) -> str:
     return '"' + "".join(signs.get(sign) or (sign if sign >= " " else f"\\x{ord(sign):02x}") for sign in text) + '"'
 
 
-def _bounded(tag: Any, max_whitespace: int) -> Any:
-    """The same tag, its schemas checked and their white space bounded."""
-    if isinstance(tag, list):
-        return [_bounded(one, max_whitespace) for one in tag]
-    if not isinstance(tag, dict):
-        return tag
-    found = {name: value if name == "json_schema" else _bounded(value, max_whitespace) for name, value in tag.items()}
-    if tag.get("type") == "json_schema":
-        found["json_schema"] = checked_schema(tag.get("json_schema"))
-        found.setdefault("max_whitespace_cnt", max_whitespace)
-    return found
+def _parsed(spec: GrammarSpec) -> Any:
+    try:
+        return json.loads(spec.text, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise InvalidRequestError(f"the {spec.kind} is no JSON: {error}") from None
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def load(payload: bytes, info: Any) -> Any:

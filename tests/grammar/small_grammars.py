@@ -16,12 +16,12 @@ from callboard.scheduler import StructuredOutput
 
 END = 0
 THOUGHT = 1  # ends a reasoning
-# First bytes after which xgrammar takes some second bytes that UTF-8 does not have (surrogates, and forms that are too
-# long): a text that holds such a character has U+FFFD in its place. They stand in whole characters only.
-_LOOSE = (0xE0, 0xED, 0xF0, 0xF4)
+# First bytes after which xgrammar takes some second bytes that UTF-8 does not have, where a grammar, a free string or a
+# long repeat is told by what is not in it. Walks take the other bytes; characters that begin so stand in pieces.
+LOOSE = (0xE0, 0xED, 0xF0, 0xF4)
 _PIECES = ["🎂".encode(), b'{"', b'":', b'": "', b'", "', b"}}", b'"}', b"true", b"  ", b"\n  "]
 VOCABULARY = Vocabulary(
-    tokens=[b"", b"", *(b"" if byte in _LOOSE else bytes([byte]) for byte in range(256)), *_PIECES],
+    tokens=[b"", b"", *(bytes([byte]) for byte in range(256)), *_PIECES],
     width=2 + 256 + len(_PIECES) + 5,  # logits wider than the vocabulary
     stop_token_ids=[END],
 )
@@ -45,6 +45,13 @@ def matcher(reasoning_end: int | None = None, **constraint: Any) -> RequestMatch
     """At the beginning of a constraint, given as a field of StructuredOutput."""
     backend, _ = _backend()
     return RequestMatcher(backend.new_matcher(_compiled(spec_of(StructuredOutput(**constraint)))), reasoning_end)
+
+
+def allows(text: str | bytes, **constraint: Any) -> bool:
+    """Whether a constraint takes a text, byte by byte, and may end behind it."""
+    one = matcher(**constraint)
+    data = text.encode() if isinstance(text, str) else text
+    return all(one.accept(2 + byte) for byte in data) and one.accept(END)
 
 
 def fill(matchers: Any, bitmask: Any, rows: Any) -> None:
@@ -81,6 +88,7 @@ def walk(one: RequestMatcher, seed: int, most: int = 400) -> bytes | None:
 
 def _structure_first(allowed: list[int], dice: random.Random) -> list[int]:
     """Now and then only quotes and closing brackets, where one is allowed, so that strings and lists end."""
+    allowed = [token for token in allowed if len(TOKENS[token]) != 1 or TOKENS[token][0] not in LOOSE]
     closing = [token for token in allowed if TOKENS[token] in (b'"', b"}", b"]", b'"}')]
     return closing if closing and dice.random() < 0.3 else allowed
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from schemas import DIGIT, record
 
-from callboard.runner.regex_dialect import to_ascii_classes
 from callboard.runner.schema_check import checked_schema
 from callboard.scheduler.errors import InvalidRequestError
 
@@ -31,12 +30,32 @@ REFUSED = {
     "#/minLength": {"type": "integer", "minLength": 2},
     "#/enum": {"type": "integer", "enum": ["a"]},
     "#/properties/a": record(a=False),
+    "#/x/s/not": {"x": {"s": {"type": "integer", "not": {"const": 3}}}, "$ref": "#/x/s"},
+    "#/$defs/b/$id": {"$defs": {"b": {"$id": "http://example.com/", "type": "null"}}, "$ref": "#/$defs/b"},
+    "#/items/$ref": {"type": "array", "items": {"$ref": "#name"}},
+    "#/anyOf/0/$ref": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+    "#/propertyNames": {"type": "object", "propertyNames": {"pattern": "a"}, "additionalProperties": False},
+    "#/minProperties": {"type": "object", "additionalProperties": DIGIT, "minProperties": 2},
+    "#/maxProperties": record(a=DIGIT, b=DIGIT) | {"maxProperties": 1},
+    "#/maxLength": {"type": "string", "maxLength": "1}|b{9"},
+    "#/minItems": {"type": "array", "minItems": 2.5},
+    "#/minimum": {"type": "number", "minimum": "5"},
+    "#/maximum": {"type": "integer", "maximum": 2**63},
+    "#/multipleOf": {"multipleOf": 1},
+    "#/const": {"const": 12345678901234567891},
+    "#/pattern": {"pattern": "(?i)abc"},
+    "#/patternProperties/(a": {"type": "object", "patternProperties": {"(a": DIGIT}},
 }
 BESIDE = [
     {"anyOf": [DIGIT], "minimum": 3},
     {"$ref": "#/$defs/a", "$defs": {"a": {}}, "maxLength": 3},
     {"enum": [1, 2], "minimum": 2},
     {"type": "object", "oneOf": [record(a=DIGIT)]},
+]
+EMPTY = [
+    {"type": "number", "exclusiveMinimum": 0, "maximum": 1e-7},
+    {"type": "number", "minimum": 1.0000001, "maximum": 1.0000002},
+    {"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 4},
 ]
 
 
@@ -59,6 +78,18 @@ def test_keywords_that_do_not_go_together_are_refused(schema):
         checked_schema(schema)
 
 
+@pytest.mark.parametrize("schema", EMPTY, ids=str)
+def test_limits_that_no_number_which_is_written_meets_are_refused(schema):
+    with pytest.raises(InvalidRequestError, match=r"the schema at #: no .* is within its limits"):
+        checked_schema(schema)
+
+
+def test_cases_of_one_of_are_told_apart_as_json_does():
+    with pytest.raises(InvalidRequestError, match="the schema at #/oneOf: "):
+        checked_schema({"oneOf": [{"const": [1]}, {"const": [1.0]}]})
+    assert checked_schema({"oneOf": [{"const": 1}, {"const": True}]}) == {"anyOf": [{"enum": [1]}, {"enum": [True]}]}
+
+
 def test_notes_change_nothing_and_are_kept():
     schema = record(a=DIGIT | {"title": "t", "description": "d", "default": 3, "x-mine": [1]}) | {"$schema": "s"}
     assert checked_schema(schema) == schema
@@ -79,17 +110,3 @@ def test_the_callers_schema_is_left_as_it_is():
     before = repr(schema)
     checked_schema(schema)
     assert repr(schema) == before
-
-
-def test_classes_and_the_dot_are_spelled_out_and_all_else_stays():
-    assert to_ascii_classes(r"a.b") == r"a[^\n]b"
-    assert to_ascii_classes(r"\d\W") == "[0-9][^a-zA-Z0-9_]"
-    assert to_ascii_classes(r"[\d.\]x]\.") == r"[0-9.\]x]\."
-    assert to_ascii_classes(r"[^]a]") == r"[^\]a]"
-    assert to_ascii_classes(r"é\n\u00e9{2,3}(?:x|y)$") == r"é\n\u00e9{2,3}(?:x|y)$"
-
-
-@pytest.mark.parametrize("pattern", [r"\bword", r"\Aword\Z", r"(a)\1", r"[\S]", "a\\"])
-def test_escapes_with_another_meaning_there_are_refused(pattern: str):
-    with pytest.raises(InvalidRequestError, match="which is not supported"):
-        to_ascii_classes(pattern)
