@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
 from .errors import InvalidRequestError
+from .known_names import NamesChecked
 from .logit_params import (
     check_logprobs,
     check_penalties,
@@ -19,12 +20,21 @@ from .logit_params import (
 from .ranges import number as _number
 from .ranges import whole as _whole
 
+
+class _Parameters(NamesChecked):
+    what, error = "parameter", InvalidRequestError
+
+
 OutputKind = Literal["delta", "cumulative", "final"]
 
 SEED_LIMIT = 2**63
 
+# A stop string beyond any real one is a mistake, and each is looked at for every text.
+MOST_STOPS = 1024
+MOST_STOP_TEXT = 65_536  # characters, of all together
 
-class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
+
+class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Parameters):
     """A constraint on the text; exactly one of the first six fields is given.
 
     Args:
@@ -59,7 +69,7 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
 CONSTRAINTS = ("json_schema", "json_object", "regex", "grammar", "choice", "structural_tag")
 
 
-class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True):
+class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Parameters):
     """Ends a request whose tail repeats one pattern ``min_count`` times back to back.
 
     Pattern lengths are in tokens; ``min_pattern_size`` 0 means 1. ``max_pattern_size`` 0, a
@@ -80,7 +90,7 @@ class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True):
         return self.min_count >= 2 and max(self.min_pattern_size, 1) <= self.max_pattern_size
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Parameters):
     """How to choose tokens and when to stop, in the field's usual names.
 
     Args:
@@ -162,7 +172,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "skip_reading_prefix_cache"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequestError(f"{name} is {getattr(self, name)!r}, needed is True or False")
-        _stop_strings(self.stop)
+        _check_stops(self.stop)
         if not isinstance(self.stop_token_ids, list | tuple | None):
             raise InvalidRequestError(f"stop_token_ids is {self.stop_token_ids!r}, needed is a list of token ids")
         for token in self.stop_token_ids or ():
@@ -202,9 +212,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return [self.stop] if isinstance(self.stop, str) else list(self.stop)
 
 
-def _stop_strings(stop: object) -> None:
-    if stop is None or (isinstance(stop, str) and stop):
-        return
-    if isinstance(stop, list | tuple) and all(isinstance(s, str) and s for s in stop):  # pyright: ignore[reportUnknownVariableType]
-        return
-    raise InvalidRequestError(f"stop is {stop!r}, needed is a string that is not empty or a list of such")
+def _check_stops(stop: object) -> None:
+    stops = cast("Sequence[Any]", stop if isinstance(stop, list | tuple) else () if stop is None else (stop,))
+    if not all(isinstance(one, str) and one for one in stops):
+        raise InvalidRequestError(f"stop is {stop!r:.200}, needed is a string that is not empty or a list of such")
+    if len(stops) > MOST_STOPS:
+        raise InvalidRequestError(f"stop has {len(stops)} strings, limit is {MOST_STOPS}")
+    if (length := sum(map(len, stops))) > MOST_STOP_TEXT:
+        raise InvalidRequestError(f"stop has {length} characters, limit is {MOST_STOP_TEXT} for all strings together")
