@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any, cast
@@ -39,9 +39,9 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Iterable[Mapping[str, Any]],
         add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Iterable[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> str:
         """The prompt.
@@ -55,15 +55,16 @@ class ChatTemplate:
             InvalidRequestError: messages of the wrong form, an error in the template or raised by it, a rendering
                 that takes more than the limits of this module.
         """
-        check_messages(messages)
-        given = {**self._variables, **variables, "messages": messages, "tools": list(tools) if tools else None}
+        messages, tools = checked_messages(messages), checked_tools(tools)
+        given = {**self._variables, **variables, "messages": messages, "tools": tools}
         name = "tool_use" if tools and "tool_use" in self.texts else "default"
         template = self._template(name)
         given |= {"add_generation_prompt": add_generation_prompt, **self._helpers()}
         try:
             return self._run(template, given)
         except Exception as error:
-            raise InvalidRequestError(f"chat template {name!r}: {str(error) or type(error).__name__}") from error
+            reason = _parts_reason(messages, error) or str(error) or type(error).__name__
+            raise InvalidRequestError(f"chat template {name!r}: {reason}") from error
 
     def _run(self, template: jinja2.Template, given: dict[str, Any]) -> str:
         """Render piece by piece, looking at the clock: a template may go on for as long as it likes."""
@@ -100,16 +101,40 @@ class ChatTemplate:
         return self._now().strftime(form)
 
 
-def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse what no template can take.
+def checked_messages(messages: Any) -> list[Mapping[str, Any]]:
+    """The messages as a list; they may come from any iterable.
 
     Raises:
         InvalidRequestError: no messages; one that is no dict, or lacks a role or content.
     """
-    if isinstance(messages, str | bytes) or not messages:
-        raise InvalidRequestError("messages must be a list of at least one message")
-    for index, message in enumerate(messages):
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        kind = type(messages).__name__  # pyright: ignore[reportUnknownArgumentType]
+        raise InvalidRequestError(f"messages is {kind}, needed is a list of at least one message")
+    listed = list(cast("Iterable[Any]", messages))
+    if not listed:
+        raise InvalidRequestError("messages is empty, needed is a list of at least one message")
+    for index, message in enumerate(listed):
         _check_message(message, f"messages[{index}]")
+    return listed
+
+
+def checked_tools(tools: Any) -> list[Any] | None:
+    """The tools as a list, None where there are none. Raises InvalidRequestError for what is no list."""
+    if tools is None:
+        return None
+    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
+        kind = type(tools).__name__  # pyright: ignore[reportUnknownArgumentType]
+        raise InvalidRequestError(f"tools is {kind}, needed is a list of tools")
+    return list(cast("Iterable[Any]", tools)) or None
+
+
+def _parts_reason(messages: Sequence[Mapping[str, Any]], error: Exception) -> str | None:
+    """Templates for text fail on a content of parts wherever they come to join it to a text."""
+    if not isinstance(error, TypeError):
+        return None
+    places = (index for index, message in enumerate(messages) if isinstance(message.get("content"), list))
+    index = next(places, None)
+    return None if index is None else f"messages[{index}].content is a list; this model's template takes text"
 
 
 def _check_message(message: Any, where: str) -> None:

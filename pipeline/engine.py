@@ -171,7 +171,7 @@ class Engine:
         """Answer a conversation: messages with "role" and "content", through the model's chat template."""
         if self.tokenizer is None:
             raise InvalidRequestError("chat needs a tokenizer with a chat template, the engine has none")
-        text = self.tokenizer.apply_chat_template(list(messages), tools=list(tools) if tools else None)
+        text = self.tokenizer.apply_chat_template(messages, tools=tools)
         return self._submit(text, params, add_special_tokens=False, **options)
 
     def open_session(

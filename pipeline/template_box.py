@@ -92,12 +92,26 @@ class Box(ImmutableSandboxedEnvironment):
         GROWTH[operator](left, right)
         return super().call_binop(context, operator, left, right)
 
-    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902, N805
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         __context.resolve(CLOCK).check()
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str):
             check_method(__obj.__name__, (owner, *args), kwargs)
         return super().call(__context, __obj, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Jinja's guard of ``str.format``, behind a look at the lengths that it names."""
+        call = super().wrap_str_format(value)
+        if call is None:
+            return None
+        form = value.__self__
+
+        @wraps(call)
+        def checked(*given: Any, **named: Any) -> str:
+            check_method("format", (form, *given), named)
+            return call(*given, **named)
+
+        return checked
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         is_hidden = attr.startswith("_") or attr in ("encode", "translate", "to_bytes")
