@@ -67,21 +67,28 @@ class Range:
         return numbers
 
 
+def checked_join(parts: Iterable[str]) -> str:
+    """The parts in a row, unless they are too long together."""
+    texts = list(parts)
+    _check_length(sum(map(len, texts)))
+    return "".join(texts)
+
+
 def make_box() -> Box:
     """An environment for templates; it holds nothing of a rendering, so threads may share it."""
-    box = Box(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation])
+    box: Any = Box(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation])
     box.finalize = bounded
     box.filters = {name: _sized(name, call) for name, call in box.filters.items() if name not in NOT_FOR_CHATS}
     box.filters |= {"tojson": to_json, WATCHED: _watched, JOINED: _joined, BOUNDED: bounded}
     box.globals.pop("lipsum", None)
-    return box
+    return cast("Box", box)
 
 
 class Box(ImmutableSandboxedEnvironment):
     """Jinja's sandbox with limits of time and growth."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
-    concat = staticmethod(lambda parts: _checked_join(list(parts)))  # what blocks and macros make
+    concat = staticmethod(checked_join)  # what blocks and macros make
 
     def compiled(self, text: str) -> jinja2.Template:
         """The program of a template, with the limits built in. Raises jinja2.TemplateError."""
@@ -153,12 +160,7 @@ def _watched(context: jinja2.runtime.Context, values: Any) -> Any:
 
 
 def _joined(values: list[Any]) -> str:
-    return _checked_join([str(value) for value in bounded(values)])
-
-
-def _checked_join(texts: list[str]) -> str:
-    _check_length(sum(map(len, texts)))
-    return "".join(texts)
+    return checked_join([str(value) for value in bounded(values)])
 
 
 # --- how long a text becomes
@@ -169,8 +171,25 @@ LAZY = frozenset(["map", "select", "reject", "selectattr", "rejectattr", "list",
 NOT_FOR_CHATS = frozenset(["urlize", "xmlattr", "wordwrap", "pprint", "urlencode", "filesizeformat", "forceescape"])
 # Filters that make a text of whatever they get.
 TEXTUAL = frozenset(
-    ["capitalize", "center", "e", "escape", "format", "indent", "join", "lower", "replace", "safe", "string"]
-    + ["striptags", "title", "trim", "truncate", "upper", "wordcount"]
+    [
+        "capitalize",
+        "center",
+        "e",
+        "escape",
+        "format",
+        "indent",
+        "join",
+        "lower",
+        "replace",
+        "safe",
+        "string",
+        "striptags",
+        "title",
+        "trim",
+        "truncate",
+        "upper",
+        "wordcount",
+    ]
 )
 NUMBER = re.compile(r"\d+")
 
@@ -248,7 +267,7 @@ def bounded(value: Any) -> Any:
         _check_length(len(value))
     elif isinstance(value, list | tuple | dict):
         size(value)
-    return value
+    return cast("Any", value)
 
 
 def size(value: Any) -> int:
@@ -288,8 +307,10 @@ def _check_power(left: Any, right: Any) -> None:
 
 def _check_remainder(left: Any, right: Any) -> None:
     if isinstance(left, str):
-        values = right.values() if isinstance(right, Mapping) else right if isinstance(right, tuple) else [right]
-        _check_format(left, cast("Iterable[Any]", values))
+        values: object = (
+            right.values() if isinstance(right, Mapping) else right if isinstance(right, tuple) else [right]
+        )
+        _check_format(left, list(cast("Iterable[Any]", values)))
 
 
 def _check_bits(bits: int) -> None:

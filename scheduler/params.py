@@ -95,15 +95,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Param
 
     Args:
         n: completions of one prompt, each with a seed of its own where ``seed`` is given.
-        temperature: 0 chooses the likeliest token; above 0 divides the logits.
+        temperature: 0 chooses the likeliest token; above 0 divides the logits. Default 1.0: what the model says.
         top_p: keeps the likeliest tokens whose probabilities add up to this, (0, 1].
         top_k: keeps this many of the likeliest tokens; 0 or -1 keeps all.
         min_p: keeps tokens at least this fraction as likely as the likeliest, [0, 1].
         seed: makes the request's choices repeatable, whatever runs beside it.
-        max_tokens: most tokens to generate; None means up to the model's length.
+        max_tokens: most tokens to generate, 16 unless given; None, or more than the model's length has room for:
+            up to that length, where the request ends with reason "length".
         min_tokens: end and stop tokens are not sampled before this many tokens.
         stop: strings that end the text; not part of it unless ``include_stop_str_in_output``.
         stop_token_ids: token ids that end the request.
+        include_stop_str_in_output: the stop string, or the text of the stop token, stays in the text.
+        ignore_eos: the model's own end tokens do not end the request.
         presence_penalty, frequency_penalty: taken from the logits of tokens that were generated, once
             and for each time, [-2, 2].
         repetition_penalty: divides positive logits of tokens of prompt and output and multiplies
@@ -116,6 +119,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Param
             of the model's own distribution, before anything above changes it; -1: of all tokens.
         prompt_logprobs: the same for the tokens of the prompt.
         repetition_detection: ends a request whose tail repeats itself, with reason "repetition".
+        structured_output: a constraint that the whole text keeps to.
+        skip_special_tokens: the text leaves out the tokens that the tokenizer calls special; the ids have them.
         skip_reading_prefix_cache: every token of the prompt is computed, and kept for others;
             always so with ``prompt_logprobs``.
         output_kind: what each RequestOutput carries: what is new, all so far, or only the end.
