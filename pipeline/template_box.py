@@ -99,12 +99,12 @@ class Box(ImmutableSandboxedEnvironment):
         GROWTH[operator](left, right)
         return super().call_binop(context, operator, left, right)
 
-    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        __context.resolve(CLOCK).check()
-        owner = getattr(__obj, "__self__", None)
+    def call(self, context: Any, called: Any, /, *args: Any, **kwargs: Any) -> Any:
+        context.resolve(CLOCK).check()
+        owner = getattr(called, "__self__", None)
         if isinstance(owner, str):
-            check_method(__obj.__name__, (owner, *args), kwargs)
-        return super().call(__context, __obj, *args, **kwargs)
+            check_method(called.__name__, (owner, *args), kwargs)
+        return super().call(context, called, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Jinja's guard of ``str.format``, behind a look at the lengths that it names."""
@@ -171,26 +171,8 @@ LAZY = frozenset(["map", "select", "reject", "selectattr", "rejectattr", "list",
 NOT_FOR_CHATS = frozenset(["urlize", "xmlattr", "wordwrap", "pprint", "urlencode", "filesizeformat", "forceescape"])
 # Filters that make a text of whatever they get.
 TEXTUAL = frozenset(
-    [
-        "capitalize",
-        "center",
-        "e",
-        "escape",
-        "format",
-        "indent",
-        "join",
-        "lower",
-        "replace",
-        "safe",
-        "string",
-        "striptags",
-        "title",
-        "trim",
-        "truncate",
-        "upper",
-        "wordcount",
-    ]
-)
+    ["capitalize", "center", "e", "escape", "format", "indent", "join", "lower", "replace", "safe", "string"]
+) | {"striptags", "title", "trim", "truncate", "upper", "wordcount"}
 NUMBER = re.compile(r"\d+")
 
 
@@ -307,10 +289,10 @@ def _check_power(left: Any, right: Any) -> None:
 
 def _check_remainder(left: Any, right: Any) -> None:
     if isinstance(left, str):
-        values: object = (
-            right.values() if isinstance(right, Mapping) else right if isinstance(right, tuple) else [right]
-        )
-        _check_format(left, list(cast("Iterable[Any]", values)))
+        values: Any = right
+        if not isinstance(right, tuple):
+            values = list(cast("Mapping[Any, Any]", right).values()) if isinstance(right, Mapping) else [right]
+        _check_format(left, values)
 
 
 def _check_bits(bits: int) -> None:
