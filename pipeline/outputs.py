@@ -154,7 +154,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
             found by their key now.
         prefix_queries, prefix_hits: prompt tokens looked up in the prefix cache, and found.
         prefix_hit_rate: share of prompt tokens found, over the last 1000 admissions.
-        num_preemptions: times that a request lost its blocks.
+        num_preemptions: times that a running request had to give its row up.
         num_steps: plans made.
         num_prompt_tokens, num_generated_tokens: of requests submitted; of outputs.
         num_finished: requests ended, whatever the reason.

@@ -190,7 +190,8 @@ def test_a_content_of_parts_is_named_where_the_template_takes_text() -> None:
         ("{{ '%s-%d' % ('a', 3) }} {{ '{}'.format('x') }} {{ 7 % 3 }} {{ 'a' ~ 1 ~ none }}", "a-3 x 1 a1None"),
         ("{% for x in [1, 2, 3] %}{{ loop.index }}{{ loop.last }} {% endfor %}", "1False 2False 3True "),
         (
-            "{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}{% for x in none_such %}{% else %}-{% endfor %}",
+            "{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}"
+            "{% for x in none_such %}{% else %}-{% endfor %}",
             "a1-",
         ),
         ("{{ messages | map(attribute='role') | join(', ') }} {{ [3, 1] | sort | list }}", "user [1, 3]"),
