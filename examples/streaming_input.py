@@ -21,7 +21,8 @@ SENTENCES = [
 
 async def main(model):
     async with Engine.from_pretrained(model) as engine:
-        params = SamplingParams(temperature=0, max_tokens=24, stop_token_ids=engine.tokenizer.encode("\n"))
+        line_end = engine.tokenizer.encode("\n", add_special_tokens=False)
+        params = SamplingParams(temperature=0, max_tokens=24, stop_token_ids=line_end)
         async with engine.open_session(params) as session:
             for sentence in SENTENCES:
                 print(sentence, end="", flush=True)

@@ -28,8 +28,10 @@ async def ask(engine: Engine, kind: type[T], question: str) -> T:
         temperature=0, max_tokens=200, structured_output=StructuredOutput(json_schema=msgspec.json.schema(kind))
     )
     messages = [{"role": "user", "content": f"{question}\nAnswer in JSON: {', '.join(kind.__struct_fields__)}."}]
-    text = "".join([output.text async for output in engine.chat(messages, params)])
-    return msgspec.json.decode(text, type=kind)
+    outputs = [output async for output in engine.chat(messages, params)]
+    if (reason := outputs[-1].outputs[0].finish_reason) != "stop":  # by "length" it is the beginning of a valid text
+        raise RuntimeError(f"the answer ended by {reason!r}: max_tokens is too small for it")
+    return msgspec.json.decode("".join(output.text for output in outputs), type=kind)
 
 
 async def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from math import inf
 from typing import Any, Literal, NoReturn
 
@@ -12,21 +11,13 @@ import msgspec
 from ..runner.grammar_spec import GrammarConfig
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.errors import ConfigError, NotBuiltError
+from ..scheduler.known_names import NamesChecked
 from ..scheduler.policy import Policy
 from ..scheduler.ranges import at_least, shown
 
 
-class _NamesChecked(type(msgspec.Struct)):
-    """Refuses unknown settings, and names the known one that was probably meant."""
-
-    def __call__(cls, *args: Any, **settings: Any) -> Any:
-        known = list(cls.__struct_fields__)
-        for name in settings:
-            if name not in known:
-                near = get_close_matches(name, known, n=1)
-                hint = f", did you mean {near[0]!r}?" if near else f", known are {', '.join(known)}"
-                raise ConfigError(f"unknown setting {name!r}{hint}")
-        return super().__call__(*args, **settings)
+class _Settings(NamesChecked):
+    what, error = "setting", ConfigError
 
 
 def _is_number(value: object) -> bool:
@@ -66,7 +57,7 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_speculative_tokens: int = 3
 
 
-class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamesChecked):
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Settings):
     """Settings of an engine; None leaves a choice to the runner or the model.
 
     Args:

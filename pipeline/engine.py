@@ -25,9 +25,9 @@ from .config import EngineConfig
 from .event_log import EventStream, KVEventStream, StepStatsStream
 from .garbage import Frozen
 from .outputs import EngineStats, RequestOutput
-from .parallel import ParallelState
+from .parallel import ParallelState, new_states
 from .session import Session, check_chunk_params
-from .stream import RequestStream, StreamState
+from .stream import RequestStream
 from .tokenizer import Tokenizer
 from .trace import Trace
 from .wiring import Parts
@@ -177,7 +177,7 @@ class Engine:
         """Answer a conversation: messages with "role" and "content", through the model's chat template."""
         if self.tokenizer is None:
             raise InvalidRequestError("chat needs a tokenizer with a chat template, the engine has none")
-        text = self.tokenizer.apply_chat_template(list(messages), tools=list(tools) if tools else None)
+        text = self.tokenizer.apply_chat_template(messages, tools=tools)
         return self._submit(text, params, add_special_tokens=False, **options)
 
     def open_session(
@@ -366,7 +366,7 @@ class Engine:
         parts.refuse_paused(request_id)
         now, params = parts.port.time(), prompted.params
         parts.refuse_overload(request_id, params.n)
-        states = [StreamState(request_id, params, self.tokenizer, now, index) for index in range(params.n)]
+        states = new_states(request_id, params, self.tokenizer, now)
         parts.board.add(states)
         # There is a place: each holder of one is on the board, or leaving it.
         keys = [state.key for state in states]

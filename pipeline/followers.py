@@ -44,6 +44,10 @@ class Follower(Generic[T]):
         self._closed, self._error = True, error
         self._news.set()
 
+    def __repr__(self) -> str:
+        state = "ended" if self._closed else "following"
+        return f"<{type(self).__name__} {state}: {len(self._unread)} unread, {self.num_dropped} dropped>"
+
     def __aiter__(self) -> Self:
         return self
 

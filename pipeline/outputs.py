@@ -8,7 +8,13 @@ from ..scheduler.statistics import KVGroupStatistics, PrefillStats
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tokens that a request has used so far."""
+    """Tokens that a request has used so far.
+
+    Args:
+        prompt_tokens: of the prompt, counted once however many completions it has.
+        completion_tokens: generated, of all completions together.
+        cached_tokens: of the prompt, those found in the prefix cache.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -91,8 +97,17 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     ``text`` and ``token_ids`` are what is new, all so far, or all at the end, as the request's
     ``output_kind`` says; ``logprobs`` has a place for each of these tokens, if they were asked for.
-    ``cumulative_logprob`` is the sum over all tokens so far. ``stop_reason`` is the stop string or
-    stop token that ended it.
+    ``cumulative_logprob`` is the sum over all tokens so far.
+
+    ``finish_reason`` is None until it has ended, then one of:
+
+    - "stop": an end token, a stop token, a stop string, a stop rule or the end of a constraint; ``stop_reason`` is the
+      stop string or stop token, or what the rule says.
+    - "length": ``max_tokens`` or the model's length.
+    - "repetition": ``repetition_detection`` found a pattern.
+    - "abort": ``engine.abort``, or ``engine.pause("abort")``.
+
+    A request that fails gives no such output: its stream raises the error.
     """
 
     index: int
@@ -129,28 +144,49 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of an engine, since it started where not said otherwise."""
+    """Counts of an engine, since it started where not said otherwise.
 
-    num_running: int  # requests that hold a row now
-    num_waiting: int  # requests that wait now, those not yet tokenized included
-    num_deferred: int  # of these, requests whose grammars are being prepared
-    kv_blocks_total: int  # usable blocks
-    kv_blocks_free: int  # held by nobody now, cached ones included
-    kv_blocks_cached: int  # found by their key now
-    prefix_queries: int  # prompt tokens looked up
-    prefix_hits: int  # prompt tokens found
-    prefix_hit_rate: float  # share of prompt tokens found, over the last 1000 admissions
-    num_preemptions: int  # times that a running request had to give its row up
-    num_steps: int  # plans made
-    num_prompt_tokens: int  # of requests submitted
-    num_generated_tokens: int  # outputs
-    num_finished: int  # requests ended, whatever the reason
-    kv_groups: tuple[KVGroupStatistics, ...]  # blocks used by each group of layers
-    loop_lag_median: float  # seconds that a ready task of the host waits, in about the last minute of work
-    loop_lag_p99: float  # what 99 of 100 of these waits stay at or below
-    loop_lag_max: float  # the longest of all
+    Args:
+        num_running: requests that hold a row now.
+        num_waiting: requests that wait now, those not yet tokenized included.
+        num_deferred: of these, requests whose grammars are being prepared.
+        kv_blocks_total, kv_blocks_free, kv_blocks_cached: usable blocks; held by nobody now, cached ones included;
+            found by their key now.
+        prefix_queries, prefix_hits: prompt tokens looked up in the prefix cache, and found.
+        prefix_hit_rate: share of prompt tokens found, over the last 1000 admissions.
+        num_preemptions: times that a running request had to give its row up.
+        num_steps: plans made.
+        num_prompt_tokens, num_generated_tokens: of requests submitted; of outputs.
+        num_finished: requests ended, whatever the reason.
+        kv_groups: blocks used by each group of layers.
+        loop_lag_median, loop_lag_p99, loop_lag_max: seconds that a ready task of the host waits, in about the last
+            minute of work; what 99 of 100 of these waits stay at or below; the longest of all.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_deferred: int
+    kv_blocks_total: int
+    kv_blocks_free: int
+    kv_blocks_cached: int
+    prefix_queries: int
+    prefix_hits: int
+    prefix_hit_rate: float
+    num_preemptions: int
+    num_steps: int
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    num_finished: int
+    kv_groups: tuple[KVGroupStatistics, ...]
+    loop_lag_median: float
+    loop_lag_p99: float
+    loop_lag_max: float
 
     @property
     def kv_usage(self) -> float:
         """Share of the KV cache that is held, 0 to 1."""
         return 1.0 - self.kv_blocks_free / self.kv_blocks_total
+
+    def __str__(self) -> str:
+        """One count a line."""
+        return "\n".join(f"{name}: {getattr(self, name)}" for name in self.__struct_fields__)

@@ -14,7 +14,9 @@ import msgspec
 from ..actors import Signal
 from ..scheduler.params import SamplingParams
 from .outputs import CompletionOutput, PlaceLogprobs, RequestOutput, Timings, Usage
+from .stop_strings import StopTrie
 from .stream import StreamState
+from .tokenizer import Tokenizer
 
 T = TypeVar("T")
 
@@ -37,6 +39,14 @@ def child_seed(seed: int, index: int) -> int:
     if index == 0:
         return seed
     return int.from_bytes(blake2b(f"{seed}/{index}".encode(), digest_size=8).digest(), "big") >> 1
+
+
+def new_states(
+    request_id: str, params: SamplingParams, tokenizer: Tokenizer | None, arrived: float
+) -> list[StreamState]:
+    """The states of a request's completions; they look for its stop strings with one automaton."""
+    trie = StopTrie(stops) if tokenizer and (stops := params.stop_strings) else None
+    return [StreamState(request_id, params, tokenizer, arrived, index, trie=trie) for index in range(params.n)]
 
 
 class ParallelState:

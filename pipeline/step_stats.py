@@ -36,7 +36,12 @@ class IterationStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of one step."""
+    """Counts of one step.
+
+    Args:
+        scheduler: what the step planned and what runs and waits after it (``SchedulerStats``).
+        iteration: what its outputs meant to their readers: first tokens, gaps, ends (``IterationStats``).
+    """
 
     scheduler: SchedulerStats
     iteration: IterationStats

@@ -19,6 +19,7 @@ from ..scheduler.request import FinishReason
 from ..scheduler.statistics import PrefillStats
 from .logprob_places import LogprobPlaces
 from .outputs import CompletionOutput, PlaceLogprobs, RequestOutput, Timings, Usage
+from .stop_strings import StopTrie
 from .text import TextBuilder
 from .tokenizer import Tokenizer
 
@@ -30,10 +31,18 @@ class StreamState:
         tokenizer: None: token ids only, without text.
         arrived: when the request came.
         index: among the completions of its request.
+        trie: the automaton of its stop strings, which the completions share.
     """
 
     def __init__(
-        self, request_id: str, params: SamplingParams, tokenizer: Tokenizer | None, arrived: float, index: int = 0
+        self,
+        request_id: str,
+        params: SamplingParams,
+        tokenizer: Tokenizer | None,
+        arrived: float,
+        index: int = 0,
+        *,
+        trie: StopTrie | None = None,
     ) -> None:
         self.request_id = request_id
         self.index = index
@@ -45,7 +54,7 @@ class StreamState:
         self.end: Finished | None = None
         self.error: BaseException | None = None
         self.news = Signal()
-        self._text = TextBuilder(tokenizer, params) if tokenizer else None
+        self._text = TextBuilder(tokenizer, params, trie) if tokenizer else None
         self._logprobs = LogprobPlaces(tokenizer)
         self._prompt_logprobs = LogprobPlaces(tokenizer)
         # Kept for the output kinds that give all so far.

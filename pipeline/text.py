@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..scheduler.params import SamplingParams
 from .detokenizer import IncrementalDetokenizer
-from .stop_strings import StopStrings
+from .stop_strings import StopStrings, StopTrie
 from .tokenizer import Tokenizer
 
 
@@ -12,11 +12,14 @@ class TextBuilder:
     """Turns a completion's tokens into text, a few at a time.
 
     ``text`` grows by whole characters. After a stop string has matched nothing more is added.
+
+    Args:
+        trie: the automaton of the stop strings, where completions share it; None: one is made.
     """
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, trie: StopTrie | None = None) -> None:
         self._detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
-        stops = params.stop_strings
+        stops = trie or params.stop_strings
         self._stops = StopStrings(stops, include=params.include_stop_str_in_output) if stops else None
         self._unsearched = params.min_tokens  # tokens whose text is not searched for stop strings
         self._parts: list[str] = []

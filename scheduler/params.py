@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
 from .errors import InvalidRequestError
+from .known_names import NamesChecked
 from .logit_params import (
     check_logprobs,
     check_penalties,
@@ -21,12 +22,21 @@ from .ranges import number as _number
 from .ranges import of_kind
 from .ranges import whole as _whole
 
+
+class _Parameters(NamesChecked):
+    what, error = "parameter", InvalidRequestError
+
+
 OutputKind = Literal["delta", "cumulative", "final"]
 
 SEED_LIMIT = 2**63
 
+# A stop string beyond any real one is a mistake, and each is looked at for every text.
+MOST_STOPS = 1024
+MOST_STOP_TEXT = 65_536  # characters, of all together
 
-class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
+
+class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Parameters):
     """A constraint on the text; exactly one of the first six fields is given.
 
     Args:
@@ -61,7 +71,7 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
 CONSTRAINTS = ("json_schema", "json_object", "regex", "grammar", "choice", "structural_tag")
 
 
-class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True):
+class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Parameters):
     """Ends a request whose tail repeats one pattern ``min_count`` times back to back.
 
     Pattern lengths are in tokens; ``min_pattern_size`` 0 means 1. ``max_pattern_size`` 0, a
@@ -82,20 +92,23 @@ class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True):
         return self.min_count >= 2 and max(self.min_pattern_size, 1) <= self.max_pattern_size
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Parameters):
     """How to choose tokens and when to stop, in the field's usual names.
 
     Args:
         n: completions of one prompt, each with a seed of its own where ``seed`` is given.
-        temperature: 0 chooses the likeliest token; from 1e-6 to 100 divides the logits.
+        temperature: 0 chooses the likeliest token; from 1e-6 to 100 divides the logits. Default 1.0.
         top_p: keeps the likeliest tokens whose probabilities add up to this, (0, 1].
         top_k: keeps this many of the likeliest tokens; 0 or -1 keeps all.
         min_p: keeps tokens at least this fraction as likely as the likeliest, [0, 1].
         seed: makes the request's choices repeatable, whatever runs beside it.
-        max_tokens: most tokens to generate; None means up to the model's length.
+        max_tokens: most tokens to generate, 16 unless given; None, or more than the model's length has room for:
+            up to that length, where the request ends with reason "length".
         min_tokens: end and stop tokens are not sampled before this many tokens.
         stop: strings that end the text; not part of it unless ``include_stop_str_in_output``.
         stop_token_ids: token ids that end the request.
+        include_stop_str_in_output: the stop string, or the text of the stop token, stays in the text.
+        ignore_eos: the model's own end tokens do not end the request.
         presence_penalty, frequency_penalty: taken from the logits of tokens that were generated, once
             and for each time, [-2, 2].
         repetition_penalty: divides positive logits of tokens of prompt and output and multiplies
@@ -108,6 +121,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             of the model's own distribution, before anything above changes it; -1: of all tokens.
         prompt_logprobs: the same for the tokens of the prompt.
         repetition_detection: ends a request whose tail repeats itself, with reason "repetition".
+        structured_output: a constraint that the whole text keeps to.
+        skip_special_tokens: the text leaves out the tokens that the tokenizer calls special; the ids have them.
         skip_reading_prefix_cache: every token of the prompt is computed, and kept for others;
             always so with ``prompt_logprobs``.
         output_kind: what each RequestOutput carries: what is new, all so far, or only the end.
@@ -167,7 +182,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         repetition, structured = self.repetition_detection, self.structured_output
         of_kind("repetition_detection", repetition, (RepetitionDetection, none), "a RepetitionDetection or None")
         of_kind("structured_output", structured, (StructuredOutput, none), "a StructuredOutput or None")
-        _stop_strings(self.stop)
+        _check_stops(self.stop)
         if not isinstance(self.stop_token_ids, list | tuple | None):
             raise InvalidRequestError(f"stop_token_ids is {self.stop_token_ids!r}, needed is a list of token ids")
         for token in self.stop_token_ids or ():
@@ -207,9 +222,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return [self.stop] if isinstance(self.stop, str) else list(self.stop)
 
 
-def _stop_strings(stop: object) -> None:
-    if stop is None or (isinstance(stop, str) and stop):
-        return
-    if isinstance(stop, list | tuple) and all(isinstance(s, str) and s for s in stop):  # pyright: ignore[reportUnknownVariableType]
-        return
-    raise InvalidRequestError(f"stop is {stop!r}, needed is a string that is not empty or a list of such")
+def _check_stops(stop: object) -> None:
+    stops = cast("Sequence[Any]", stop if isinstance(stop, list | tuple) else () if stop is None else (stop,))
+    if not all(isinstance(one, str) and one for one in stops):
+        raise InvalidRequestError(f"stop is {stop!r:.200}, needed is a string that is not empty or a list of such")
+    if len(stops) > MOST_STOPS:
+        raise InvalidRequestError(f"stop has {len(stops)} strings, limit is {MOST_STOPS}")
+    if (length := sum(map(len, stops))) > MOST_STOP_TEXT:
+        raise InvalidRequestError(f"stop has {length} characters, limit is {MOST_STOP_TEXT} for all strings together")

@@ -1,9 +1,12 @@
 """What an import costs, and that the wheel holds what the disk holds."""
 
+import pydoc
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+import callboard
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,3 +41,10 @@ def test_imports_run_one_way():
             text = path.read_text()
             wrong = [later for later in order[index + 1 :] if f"from ..{later}" in text]
             assert not wrong, f"{path.relative_to(ROOT)} imports from {wrong}"
+
+
+def test_help_lists_what_the_package_exports():
+    imported = {name for name in vars(callboard) if name[0].isupper()}
+    assert imported == set(callboard.__all__)
+    text = pydoc.plain(pydoc.render_doc(callboard))
+    assert [name for name in callboard.__all__ if f"class {name}(" not in text and f"class {name}\n" not in text] == []

@@ -66,6 +66,23 @@ def test_the_date_is_given_by_the_clock() -> None:
         "{{ 10000000000 * 'x' }}",
         "{{ 9 ** 9999999 }}",
         "{% for i in range(10 ** 12) %}{% endfor %}",
+        "{% for a in 'a' * 9999999 %}{% for b in messages %}{% endfor %}{% endfor %}",
+        "{% macro a(n) %}{% if n %}{{ a(n - 1) }}{{ a(n - 1) }}{% endif %}{% endmacro %}{{ a(60) }}",
+        "{% set ns = namespace(x=['a']) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        "{% set ns = namespace(x=7) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '%*d' % (1000000000, 1) }}",
+        "{{ '%1000000000d' | format(1) }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 10 ** 9) }}",
+        "{{ 'a' | center(10 ** 9) }}",
+        "{{ 'a'.ljust(10 ** 9) }}",
+        "{{ '1'.zfill(1000000000) }}",
+        "{{ ('a' * 100000).replace('a', 'a' * 100000) }}",
+        "{{ ('a' * 1000000) | list | join('a' * 1000) }}",
+        "{{ messages | tojson(indent=10 ** 8) }}",
     ],
 )
 def test_a_template_that_would_run_or_grow_without_end_is_stopped(text: str) -> None:
@@ -130,8 +147,11 @@ def test_loop_controls_generation_blocks_and_more_variables_work() -> None:
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        ([], "messages must be a list of at least one message"),
-        ("Hi", "messages must be a list of at least one message"),
+        ([], "messages is empty, needed is a list of at least one message"),
+        (iter(()), "messages is empty, needed is a list of at least one message"),
+        ("Hi", "messages is str, needed is a list of at least one message"),
+        (HELLO[0], "messages is dict, needed is a list of at least one message"),
+        (5, "messages is int, needed is a list of at least one message"),
         (["Hi"], "messages[0] is str, expected a dict"),
         ([{"content": "Hi"}], "messages[0] has role None, expected a name"),
         ([*HELLO, {"role": "user"}], "messages[1] has no content"),
@@ -145,3 +165,45 @@ def test_messages_of_another_form_are_refused(messages: Any, reason: str) -> Non
 def test_a_message_with_tool_calls_needs_no_content() -> None:
     calls = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}]
     assert render("{{ messages[1].tool_calls[0].name }}", calls) == "f"
+
+
+def test_messages_and_tools_may_come_from_any_iterable() -> None:
+    text = "{{ messages | length }} {{ tools | length }} {{ messages | length }}"
+    assert render(text, (m for m in HELLO * 2), tools=(t for t in [{"name": "f"}])) == "2 1 2"
+
+
+@pytest.mark.parametrize(("tools", "kind"), [(5, "int"), ("search", "str"), ({"name": "f"}, "dict")])
+def test_tools_of_another_form_are_refused(tools: Any, kind: str) -> None:
+    assert refusal(CHATML, tools=tools) == f"tools is {kind}, needed is a list of tools"
+
+
+def test_a_content_of_parts_is_named_where_the_template_takes_text() -> None:
+    parts = [*HELLO, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    told = "chat template 'default': messages[1].content is a list; this model's template takes text"
+    assert refusal(CHATML, parts) == told
+    assert render("{{ messages[1].content[0].text }}", parts) == "Hi"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{{ '%s-%d' % ('a', 3) }} {{ '{}'.format('x') }} {{ 7 % 3 }} {{ 'a' ~ 1 ~ none }}", "a-3 x 1 a1None"),
+        ("{% for x in [1, 2, 3] %}{{ loop.index }}{{ loop.last }} {% endfor %}", "1False 2False 3True "),
+        (
+            "{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}"
+            "{% for x in none_such %}{% else %}-{% endfor %}",
+            "a1-",
+        ),
+        ("{{ messages | map(attribute='role') | join(', ') }} {{ [3, 1] | sort | list }}", "user [1, 3]"),
+        (
+            "{% set x %}{{ messages[0].content }}!{% endset %}{{ x | upper | trim }}{{ 'a\\nb' | indent(2) }}",
+            "HI!a\n  b",
+        ),
+        (
+            "{% set ns = namespace(n=0) %}{% for m in messages[::-1] %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+            "1",
+        ),
+    ],
+)
+def test_what_templates_use_works_in_the_box(text: str, expected: str | int) -> None:
+    assert render(text) == str(expected)

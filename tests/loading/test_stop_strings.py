@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.pipeline.stop_strings import StopStrings
+from callboard.pipeline.stop_strings import StopStrings, StopTrie
 from callboard.scheduler.errors import InvalidRequestError
 
 LETTERS = st.text("ab\n", max_size=30)
@@ -110,3 +110,30 @@ def test_no_more_is_held_than_a_stop_string_of_five_may_begin_with():
     stops = StopStrings(["12345"])
     # The reference holds back 4 characters of any text.
     assert [stops.feed(piece)[0] for piece in ("word", "1234", "x")] == ["word", "", "1234x"]
+
+
+def test_a_long_stop_string_costs_what_a_text_has_of_it():
+    trie = StopTrie(["ab" * 30_000])
+    assert len(trie) == 1
+    search = StopStrings(trie)
+    assert search.feed("x" * 1000 + "ababa") == ("x" * 1000, None)
+    assert len(trie) == 6  # the empty beginning, and the five that the text has
+
+
+def test_searches_that_share_an_automaton_make_each_state_once():
+    trie = StopTrie(["stop here", "stop there"])
+    first, second = StopStrings(trie), StopStrings(trie, include=True)
+    assert first.feed("now stop th") == ("now ", None)
+    made = len(trie)
+    assert second.feed("stop th") == ("", None)
+    assert len(trie) == made
+    assert second.feed("ere") == ("stop there", "stop there")
+    assert first.feed("at") == ("stop that", None)
+
+
+def test_many_stop_strings_that_are_ends_of_one_another_need_no_deep_recursion():
+    whole = "".join(map(chr, range(1000, 2000)))
+    stops = [whole[start:] + "!" for start in range(1000)]
+    assert cut([whole, "?"], stops) == (whole + "?", None)
+    assert cut([whole, "!"], stops) == ("", stops[0])
+    assert cut([whole, "!"], stops[::-1]) == (whole[:-1], stops[-1])
