@@ -10,7 +10,7 @@ from .books import Books
 from .departures import End
 from .messages import Finished
 from .plan import IntArray
-from .request import FinishReason, RequestState
+from .request import RequestState
 from .stops import StopRule, check_token, checked_rules, refuse_other_than_end
 
 
@@ -58,5 +58,5 @@ class Ends:
             refuse_other_than_end(end)
         except Exception as error:  # noqa: BLE001 - a rule that fails ends its request and nobody else's
             text = f"a stop rule failed: {error!r} (request {state.request_id})"
-            end = Finished(reason=FinishReason.ERROR, error=text)
+            end = Finished.by_error(text, "rule")
         return (state, end) if end else None
