@@ -65,7 +65,7 @@ class Door:
 
     def check_options(self, priority: Any, cache_salt: Any, adapter: Any, request_id: str) -> None:
         """Check what says how a request, or a session, is to be served."""
-        if not isinstance(priority, int):
+        if not isinstance(priority, int) or isinstance(priority, bool):
             raise InvalidRequestError(f"priority is {priority!r}, needed is a whole number (request {request_id})")
         if cache_salt is not None:
             _check_text("cache_salt", cache_salt, "text or None", request_id)
@@ -76,6 +76,10 @@ class Door:
         """The prompt as text or as token ids; the other is None."""
         if isinstance(prompt, str):
             _check_text("prompt", prompt, "text", request_id)
+            if self._tokenizer is None:
+                raise InvalidRequestError(
+                    f"prompt is text and the engine has no tokenizer, give token ids (request {request_id})"
+                )
             return prompt, None
         token_ids = _token_ids(prompt, request_id)
         self._intake.check_prompt(token_ids, request_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..actors import LoopPort, LoopWatch
 from ..runner.grammar_actor import GrammarActor
@@ -173,6 +174,21 @@ class Parts:
     def _tell_abort(self, keys: list[str]) -> None:
         if not self.stopped:
             self.scheduler.mailbox.control_nowait(Abort(keys))
+
+
+def checked_runner(runner: Any) -> Runner:
+    """The runner. Raises ConfigError for what is none."""
+    calls = all(callable(getattr(runner, name, None)) for name in ("submit", "aclose"))
+    if isinstance(runner, type) or not calls or not isinstance(getattr(runner, "info", None), RunnerInfo):
+        raise ConfigError(f"runner is {runner!r}, needed is an object with the methods of Runner and a RunnerInfo")
+    return runner
+
+
+def checked_tokenizer(tokenizer: Any) -> Tokenizer | None:
+    """The tokenizer, if there is one. Raises ConfigError for what is none."""
+    if tokenizer is not None and not all(callable(getattr(tokenizer, name, None)) for name in ("encode", "join_bytes")):
+        raise ConfigError(f"tokenizer is {tokenizer!r}, needed is a Tokenizer or None")
+    return tokenizer
 
 
 def _grammars(config: EngineConfig, info: RunnerInfo, tokenizer: Tokenizer | None) -> GrammarActor | None:
