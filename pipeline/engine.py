@@ -16,7 +16,7 @@ import structlog
 from ..actors import ActorStoppedError, Ask
 from ..actors.tasks import finish
 from ..runner.runner import Runner
-from ..scheduler.errors import ConfigError, EngineDeadError, InvalidRequestError
+from ..scheduler.errors import ConfigError, EngineDeadError
 from ..scheduler.messages import Follow, Pause, ResetPrefixCache, Resume, SwapPolicy
 from ..scheduler.params import SamplingParams
 from ..scheduler.pause import STATE_OF_MODE, PauseMode
@@ -26,6 +26,7 @@ from .board import public_id
 from .config import EngineConfig, refuse_load_settings
 from .event_log import EventStream, KVEventStream, StepStatsStream
 from .garbage import Frozen
+from .intake import Conversation
 from .outputs import EngineStats, RequestOutput
 from .parallel import ParallelState
 from .session import Session, check_chunk_params
@@ -186,8 +187,9 @@ class Engine:
             cache_salt: only requests with an equal salt share cached prefixes.
 
         Raises InvalidRequestError for what can never be served, EngineOverloadedError when too
-        many requests wait or the engine is paused, EngineDeadError when the engine has ended. A text
-        prompt is tokenized later: what is wrong with its tokens is raised by the stream's first read.
+        many requests wait or the engine is paused, EngineDeadError when the engine has ended. A text is
+        tokenized later, and of more than 4,000 token ids each is looked at later: what is wrong with the
+        tokens is then raised by the stream's first read.
         """
         return self._submit(
             prompt, params, request_id=request_id, priority=priority, cache_salt=cache_salt, adapter=adapter
@@ -230,18 +232,18 @@ class Engine:
         cache_salt: str | None = None,
         adapter: str | None = None,
     ) -> RequestStream:
-        """Answer a conversation: messages with "role" and "content", through the model's chat template."""
-        if self.tokenizer is None:
-            raise InvalidRequestError("chat needs a tokenizer with a chat template, the engine has none")
-        text = self.tokenizer.apply_chat_template(list(messages), tools=list(tools) if tools else None)
+        """Answer a conversation: messages with "role" and "content", through the model's chat template.
+
+        Options and errors as in ``generate``. What is wrong with one of more than 100 messages and tools is
+        raised by the stream's first read.
+        """
         return self._submit(
-            text,
+            Conversation.of(messages, tools),
             params,
             request_id=request_id,
             priority=priority,
             cache_salt=cache_salt,
             adapter=adapter,
-            add_special_tokens=False,
         )
 
     def open_session(
@@ -403,7 +405,7 @@ class Engine:
 
     def _submit(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int] | Conversation,
         params: SamplingParams | None,
         *,
         request_id: str | None = None,

@@ -61,4 +61,6 @@ def load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
         max_num_running_reqs=config.max_num_running_reqs or DEFAULT_ROWS,
         num_threads=config.num_threads,
     )
-    return runner, Tokenizer.from_source(source)
+    tokenizer = Tokenizer.from_source(source)
+    tokenizer.warm_up()
+    return runner, tokenizer

@@ -23,7 +23,8 @@ from .constraints import ConstraintCheck, vocabulary_of
 from .delivery import DeliveryActor
 from .door import Door
 from .event_log import EventLog
-from .intake import Intake, IntakeActor
+from .intake import Intake
+from .intake_actor import IntakeActor
 from .param_limits import ParamLimits
 from .pipeline import Pipeline
 from .session_names import SessionNames
