@@ -28,11 +28,11 @@ class Draft:
     """Who wants how many tokens, as columns in order of admission.
 
     ``computed`` and ``target`` are the table's, before this step; ``covered`` is what will be
-    computed after it. ``lacks[i]`` tokens of request i have no place in its blocks; up to 0 it has
-    room. ``holds_prompts`` says that this step only decodes.
+    computed after it. Of request i ``lacks[i]`` tokens have no place in its blocks, up to 0 it has
+    room; ``short`` are those that have not. ``holds_prompts`` says that this step only decodes.
     """
 
-    __slots__ = ("computed", "covered", "holds_prompts", "lacks", "num_tokens", "rows", "target", "total")
+    __slots__ = ("computed", "covered", "holds_prompts", "lacks", "num_tokens", "rows", "short", "target", "total")
 
     def __init__(self, table: RunningTable, rows: IntArray, num_tokens: IntArray, holds_prompts: bool) -> None:
         self.rows = rows
@@ -42,6 +42,7 @@ class Draft:
         self.target = table.target[rows]
         self.covered = self.computed + num_tokens
         self.lacks = self.covered - table.room[rows]
+        self.short: IntArray = (self.lacks > 0).nonzero()[0]
         self.holds_prompts = holds_prompts
 
 
@@ -84,7 +85,7 @@ def _behind(table: RunningTable, head: Head) -> BoolArray:
 
 def blocks_wanted(table: RunningTable, draft: Draft, block_size: int) -> list[Grow]:
     """The requests that have no room left."""
-    (short,) = np.nonzero(draft.lacks > 0)
+    short = draft.short
     if not len(short):
         return []
     rows, blocks = draft.rows[short], -(-draft.lacks[short] // block_size)
@@ -124,15 +125,16 @@ NONE_FULL = Full(NO_INTS, NO_INTS, NO_BOOLS)
 def newly_full(table: RunningTable, draft: Draft, block_size: int) -> Full:
     """Where this step or those before have filled blocks with known tokens."""
     rows, covered, planned = table.order, draft.covered, None
-    if (draft.lacks > 0).any():
+    if len(draft.short):
         # A request that still waits for blocks may get none: its new tokens do not count yet.
-        covered = np.where(draft.lacks > 0, draft.computed, covered)
+        covered = covered.copy()
+        covered[draft.short] = draft.computed[draft.short]
     if draft.rows is not rows:  # somebody who runs has nothing to compute in this step, or the order is another
         everybody, planned = table.computed.copy(), np.zeros(len(table.computed), np.bool_)
         everybody[draft.rows], planned[draft.rows] = covered, True
         covered = everybody[rows]
     full = np.minimum(covered, table.known[rows])
-    (due,) = np.nonzero(full - table.published[rows] >= block_size)
+    due = (full - table.published[rows] >= block_size).nonzero()[0]
     if not len(due):
         return NONE_FULL
     rows = rows[due]

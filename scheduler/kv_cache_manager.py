@@ -85,8 +85,7 @@ class KVCacheManager:
         for req_id, num_tokens in wants.settled.items():
             self._pass_windows(self._tables[req_id], num_tokens)
         grants = _Grants(wants)
-        for grow in wants.grow:
-            self._grow(grow, grants)
+        self._grow_all(wants.grow, grants)
         # Those who may have to give way in this step may not get to compute what they would publish.
         shaky = {victim.req_id for victim in wants.displaced}
         self._publish_all([publish for publish in wants.publish if publish.req_id not in shaky], grants)
@@ -137,18 +136,26 @@ class KVCacheManager:
 
     # --- running requests
 
-    def _grow(self, grow: Grow, grants: _Grants) -> None:
-        if grow.req_id in grants.preempted:
+    def _grow_all(self, grows: list[Grow], grants: _Grants) -> None:
+        most = sum([grow.num_blocks for grow in grows]) * len(self._groups)
+        if most <= self._pool.num_free:  # nobody has to give way
+            for grow in grows:
+                table = self._tables[grow.req_id]
+                self._extend(grow.req_id, table, table.missing(grow.num_blocks), grants)
             return
-        table = self._tables[grow.req_id]
-        missing = table.missing(grow.num_blocks)
-        if not self._make_room(grow, sum(missing), grants):
-            return
-        new = [self._pool.take(count) for count in missing]
-        table.extend(new)
-        grants.grown[grow.req_id] = new[0]
-        if more := new[1:]:
-            grants.grown_more[grow.req_id] = more
+        for grow in grows:
+            if grow.req_id not in grants.preempted:
+                table = self._tables[grow.req_id]
+                missing = table.missing(grow.num_blocks)
+                if self._make_room(grow, sum(missing), grants):
+                    self._extend(grow.req_id, table, missing, grants)
+
+    def _extend(self, req_id: str, table: BlockTable, missing: list[int], grants: _Grants) -> None:
+        first, *more = [self._pool.take(count) for count in missing]
+        table.extend([first, *more])
+        grants.grown[req_id] = first
+        if more:
+            grants.grown_more[req_id] = more
 
     def _make_room(self, grow: Grow, need: int, grants: _Grants) -> bool:
         """Take from holders, then preempt, until there is room; no more than needed, counting what is free soon."""

@@ -308,18 +308,14 @@ class Scheduler:
 
     def _apply_growth(self, granted: Granted) -> Growth:
         """What joins the tables of rows: in the first group of layers, and in each further one."""
-        grown: dict[int, BlockIds] = {}
-        more: dict[int, list[BlockIds]] = {}
-        size = self.config.block_size
-        for req_id, blocks in granted.grown.items():
-            if state := self.books.requests.get(req_id):
-                grown[state.row] = blocks
-                self._table.room[state.row] += len(blocks) * size
-        for req_id, further in granted.grown_more.items():
-            if state := self.books.requests.get(req_id):
-                more[state.row] = further
-                # The shortest table got most, all that were asked for.
-                self._table.room[state.row] += max(0, max(map(len, further)) - len(grown[state.row])) * size
+        requests, size = self.books.requests, self.config.block_size
+        grown = {requests[req_id].row: blocks for req_id, blocks in granted.grown.items()}
+        more = {requests[req_id].row: further for req_id, further in granted.grown_more.items()}
+        if grown:
+            self._table.room[list(grown)] += np.array([len(blocks) for blocks in grown.values()]) * size
+        for row, further in more.items():
+            # The shortest table got most, all that were asked for.
+            self._table.room[row] += max(0, max(map(len, further)) - len(grown[row])) * size
         return grown, more
 
     def _without_losers(self, draft: Draft, granted: Granted, now: float) -> Draft:
