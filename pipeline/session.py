@@ -35,6 +35,8 @@ def check_chunk_params(door: Door, params: Any, name: str) -> SamplingParams:
 class ChunkState(StreamState):
     """One input of a session and its completion; tells the session when it has ended."""
 
+    __slots__ = ("_before", "_tell_end")
+
     def __init__(
         self,
         request_id: str,

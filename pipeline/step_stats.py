@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
 
-from ..scheduler.messages import EngineCoreOutputs
+from ..scheduler.messages import EngineCoreOutputs, Finished
 from ..scheduler.request import FinishReason
 from ..scheduler.statistics import SchedulerStats
 from .outputs import Timings
@@ -45,8 +46,8 @@ def iteration_stats(
     outputs: EngineCoreOutputs, stream: Callable[[str], StreamState | None], now: float
 ) -> IterationStats:
     """What a step's outputs mean, before they are delivered; ``stream`` finds a request's state."""
-    given = dict.fromkeys(outputs.req_ids)
-    states = {key: state for key in given | outputs.finished if (state := stream(key))}
+    given = Counter(outputs.req_ids)  # tokens of each, in the step's order
+    states = {key: state for key in dict.fromkeys([*given, *outputs.finished]) if (state := stream(key))}
     before = {key: state.timings for key, state in states.items()}
     first = [key for key in given if key in states and before[key].first_token is None]
     later = [before[key].last_token for key in given if key in states]
@@ -57,17 +58,19 @@ def iteration_stats(
         num_preempted=sum(event.kind == "PREEMPTED" for event in outputs.events),
         times_to_first_token=[now - before[key].arrived for key in first],
         inter_token_latencies=[now - last for last in later if last is not None],
-        finished=[_finished(outputs, key, states[key], now) for key in outputs.finished if key in states],
+        finished=[
+            _finished(outputs.finished[key], states[key], given[key], now) for key in outputs.finished if key in states
+        ],
     )
 
 
-def _finished(outputs: EngineCoreOutputs, key: str, state: StreamState, now: float) -> FinishedRequest:
-    timings, new = state.timings, outputs.req_ids.count(key)
+def _finished(end: Finished, state: StreamState, new: int, now: float) -> FinishedRequest:
+    timings = state.timings
     if new:
         first = now if timings.first_token is None else timings.first_token
         timings = msgspec.structs.replace(timings, first_token=first, last_token=now)
     return FinishedRequest(
-        finish_reason=outputs.finished[key].reason,
+        finish_reason=end.reason,
         num_prompt_tokens=state.num_prompt_tokens,
         num_tokens=state.num_tokens + new,
         timings=msgspec.structs.replace(timings, finished=now),
