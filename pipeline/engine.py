@@ -134,7 +134,7 @@ class Engine:
                 )
             # Checks the settings against the runner's limits, before weights are read.
             parts = Parts(self.config, self.runner, self.tokenizer, self.stop_rules)
-            parts.pipeline.on_failure(self.end_with)
+            parts.pipeline.on_failure(self._end_with)
             if start := getattr(self.runner, "start", None):
                 await start()
             await parts.pipeline.__aenter__()
@@ -417,7 +417,7 @@ class Engine:
         prompted = parts.door.check(prompt, params, request_id=request_id, **options)
         parts.refuse_paused(request_id)
         now, params = parts.port.time(), prompted.params
-        parts.refuse_overload(request_id, params.n)
+        parts.room.refuse(request_id, params.n)
         states = [StreamState(request_id, params, self.tokenizer, now, index) for index in range(params.n)]
         parts.board.add(states)
         # There is a place: each holder of one is on the board, or leaving it.
@@ -451,7 +451,7 @@ class Engine:
         parts.port.check_owner()
         return parts
 
-    def end_with(self, cause: BaseException) -> None:
+    def _end_with(self, cause: BaseException) -> None:
         """Hand the one cause of the engine's end to every waiter; called by the supervisor."""
         if self._parts is not None and self._parts.stopped:  # what falls while an engine stops is no death
             return

@@ -49,6 +49,8 @@ def checked_schema(schema: Any) -> Any:
 
 
 class _Walk:
+    """Goes through a schema and writes it anew; a ``$ref`` is looked up from its root."""
+
     def __init__(self, root: Any) -> None:
         self._root = root
 
