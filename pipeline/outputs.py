@@ -140,7 +140,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_queries: int  # prompt tokens looked up
     prefix_hits: int  # prompt tokens found
     prefix_hit_rate: float  # share of prompt tokens found, over the last 1000 admissions
-    num_preemptions: int  # times that a request lost its blocks
+    num_preemptions: int  # times that a running request had to give its row up
     num_steps: int  # plans made
     num_prompt_tokens: int  # of requests submitted
     num_generated_tokens: int  # outputs

@@ -6,6 +6,7 @@ from .grammar_spec import GrammarConfig as GrammarConfig
 from .latency import H200_8B as H200_8B
 from .latency import TWO_CORES_135M as TWO_CORES_135M
 from .latency import Latency as Latency
+from .load import Lengths as Lengths
 from .load import Load as Load
 from .load import LoadRequest as LoadRequest
 from .runner import Runner as Runner

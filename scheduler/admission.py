@@ -19,6 +19,7 @@ class Admission:
 
     def __init__(self, books: Books, departures: Departures, ends: Ends) -> None:
         self._books, self._departures, self._ends = books, departures, ends
+        self._asked: list[str] = []  # whom this step asks for, in order
 
     # --- what waiting requests want
 
@@ -27,6 +28,7 @@ class Admission:
         waiting, most = self._books.waiting, min(self._most(), budget)
         states = waiting.candidates(most, now, blocks_come_back=self._departures.owed)
         states = [state for state in states if self._can_ever_fit(state, now)]
+        self._asked = [state.request_id for state in states]
         if not states:
             return [], []
         displaced = displaced_by(self._books, states[0]) if self._is_tight(states[0]) else []
@@ -73,6 +75,11 @@ class Admission:
         token_ids = state.token_ids()
         state.row = self._take_row(state, token_ids, admitted)
         state.status = RequestStatus.RUNNING
+        books.turns.left_queue(state.request_id)
+        if admitted.out_of_turn:
+            ahead = self._asked[: self._asked.index(state.request_id)]
+            overtaken = [req_id for req_id in ahead if books.requests[req_id].row < 0]
+            books.turns.overtake(state.request_id, state.row, overtaken)
         books.reports.admitted(state, admitted)
         books.note("SCHEDULED", state.request_id, now)
         return NewRequestData(

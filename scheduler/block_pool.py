@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 
 from .errors import BooksError
 from .kv_events import Journal
@@ -53,15 +54,21 @@ class BlockPool:
         """Hand out ``count`` blocks, the longest free first. Raises BooksError if too few are free."""
         if count > len(self._free):
             raise BooksError(f"{count} blocks were taken, {len(self._free)} are free")
-        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
+        free, keys, refs = self._free, self._key, self._refs
+        blocks = [free.popitem(last=False)[0] for _ in range(count)]
         for block in blocks:
-            self._forget(block)
-            self._refs[block] = 1
+            if keys[block] is not None or block in self._key_to_come:
+                self._forget(block)
+            refs[block] = 1
         return blocks
 
     def find(self, key: bytes, group: int = 0) -> int:
         """The group's block with this key, or the null block."""
         return self._block_of[group].get(key, NULL_BLOCK)
+
+    def find_prefix(self, keys: Sequence[bytes]) -> list[int]:
+        """The first group's blocks with these keys, up to the first that is not there."""
+        return list(takewhile(bool, map(self._block_of[0].get, keys)))  # pyright: ignore[reportReturnType]
 
     def find_incomplete(self, key: bytes) -> int:
         """A block that nobody holds and that has this key when its last token is computed; or the null block."""
@@ -107,9 +114,9 @@ class BlockPool:
         for block in reversed(useless):
             self._free.move_to_end(block, last=False)
 
-    def last_hold(self, blocks: Iterable[int]) -> int:
-        """How many of these blocks would become free if they were released once."""
-        return sum(self._refs[block] == 1 for block in blocks)
+    def num_held_only(self, holds: Mapping[int, int]) -> int:
+        """How many of these blocks nobody holds beyond so many holds: they would become free without them."""
+        return sum(self._refs[block] == count for block, count in holds.items())
 
     def publish(self, block: int, key: bytes, group: int = 0) -> bool:
         """Let a held block be found by its key; of equal blocks the first stays. Whether it can be found now."""

@@ -14,6 +14,7 @@ from .reports import Reports, described
 from .request import RequestState
 from .running_table import RunningTable
 from .statistics import SchedulerStatistics
+from .turns import Turns
 from .waiting import WaitingRoom
 
 
@@ -44,6 +45,7 @@ class Books:
         self.waiting = WaitingRoom(
             config.policy, priority_preemption=config.priority_preemption, max_backfill=config.max_backfill
         )
+        self.turns = Turns(self.table)
         self.grammars = GrammarRoom()
         self.keys = BlockKeys(config)
         self.reports = Reports(config.block_size, config.enable_prefix_caching)

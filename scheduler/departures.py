@@ -79,7 +79,12 @@ class Departures:
             return
         if state.row >= 0:
             self._leave_row(state, keep_as)
-        elif self._books.waiting.end(state):
+        else:
+            self._leave_queue(state, keep_as)
+
+    def _leave_queue(self, state: RequestState, keep_as: str | None) -> None:
+        self._books.turns.left_queue(state.request_id)
+        if self._books.waiting.end(state):
             self._release(state.request_id, keep_as=keep_as)
             if keep_as:
                 self._books.waiting.sessions.park(state, state.num_held)
@@ -100,6 +105,7 @@ class Departures:
         self.fence = max(self.fence, fence)
         state.output_token_ids = table.outputs(row)
         state.row = -1
+        books.turns.left_row(state.request_id)
         if keep_as:
             books.waiting.sessions.park(state, min(computed, known))
         if books.reports.follows_kv:
@@ -124,6 +130,7 @@ class Departures:
         out_of_turn = bool(table.out_of_turn[row])
         table.drop([row])
         state.row = -1
+        books.turns.left_row(state.request_id)
         books.keys.hash_known(state)
         state.num_preemptions += 1
         books.counts.preemptions += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 
 from .block_pool import BlockPool
 from .errors import BooksError
@@ -28,6 +30,10 @@ class Fences:
         elif blocks:
             self._waiting.append((fence, blocks))
 
+    def has_ended(self, step: int) -> bool:
+        """Whether a step's result was applied."""
+        return step <= self._completed
+
     def open(self, completed: int) -> None:
         """Release what waited for steps up to ``completed``."""
         self._completed = completed
@@ -40,7 +46,7 @@ class Fences:
 
     def num_on_their_way(self) -> int:
         """Waiting blocks that will be free, since nobody else holds them."""
-        return sum(self._pool.last_hold(blocks) for _, blocks in self._waiting)
+        return self._pool.num_held_only(Counter(chain.from_iterable(blocks for _, blocks in self._waiting)))
 
     def waiting(self) -> Iterable[list[int]]:
         """The blocks that wait."""

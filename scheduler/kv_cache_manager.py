@@ -164,7 +164,8 @@ class KVCacheManager:
             if lack > 0 and grow.takes and self._holders.give(grants.holders, lack):
                 continue
             victim = next(grants.victims, None) if lack > 0 and grow.takes else None
-            if victim is None:
+            # Whoever must give way itself waits for what steps under way bring it, which would be lost.
+            if victim is None or (victim.req_id == grow.req_id and not self._fences.has_ended(victim.fence)):
                 grants.stalled.add(grow.req_id)
                 grants.short |= grow.takes
                 return False
@@ -230,10 +231,11 @@ class KVCacheManager:
                 # The last token is computed in any case, and sees what the window of one behind it does not.
                 held = min(admit.num_held, admit.num_tokens - 1)
                 self._holders.fit(admit.kept_as, held, self._sizes, self._pool)
-            chunk = self._chunk(admit, self._start(admit), budget, wants)
+            start = self._start(admit)
+            chunk = self._chunk(admit, start, budget, wants)
             if not chunk:
                 return
-            start = self._make_room_for(admit, wants, grants, takes=number == 0)
+            start = self._make_room_for(admit, start, wants, grants, takes=number == 0)
             if start is None:
                 grants.refused = True
                 if grants.soon:
@@ -266,10 +268,11 @@ class KVCacheManager:
             return Start.behind(held, admit.num_tokens, own=own)
         return Start.behind(hit.num_tokens(self.block_size), admit.num_tokens, hit=hit)
 
-    def _make_room_for(self, admit: Admit, wants: Reserve, grants: _Grants, *, takes: bool) -> Start | None:
+    def _make_room_for(
+        self, admit: Admit, start: Start, wants: Reserve, grants: _Grants, *, takes: bool
+    ) -> Start | None:
         """A start for which there is room, or None; the first candidate (``takes``) may take it from others."""
         while True:
-            start = self._start(admit)
             # Who would give way to this request is no company for which blocks must stay free.
             keep_free = wants.keep_free if len(self._tables) > len(grants.displaced) * takes else 0
             lack = self._need(admit, start) + keep_free - self._pool.num_free
@@ -279,13 +282,13 @@ class KVCacheManager:
             grants.soon = takes and lack <= 0
             if not takes or not 0 < lack <= self._could_give(admit, grants):
                 return None
-            if self._holders.give((req_id for req_id in grants.holders if req_id != admit.holder), lack):
-                continue
-            if start.own is None and self._holders.give([admit.holder], lack):
-                continue
-            if not grants.displaced:
-                return None
-            self._preempt(grants.displaced.pop(0), grants)
+            others = (req_id for req_id in grants.holders if req_id != admit.holder)
+            gave = self._holders.give(others, lack) or (start.own is None and self._holders.give([admit.holder], lack))
+            if not gave:
+                if not grants.displaced:
+                    return None
+                self._preempt(grants.displaced.pop(0), grants)
+            start = self._start(admit)  # what was given up may have been a part of it
 
     def _could_give(self, admit: Admit, grants: _Grants) -> int:
         """Blocks that others would give to the first candidate: nobody is to lose some where that helps nobody."""

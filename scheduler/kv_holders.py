@@ -56,9 +56,11 @@ class Holders:
                 self._fences.give_back(blocks, fence)
 
     def rename(self, req_id: str, name: str) -> None:
-        """Keep a request's table for its session."""
+        """Keep what is left of a request's table for its session, in the place of what was kept before."""
         if req_id in self._kept:
             self.keep(name, *self._kept.pop(req_id))
+        else:
+            self.drop(name)
 
     def fit(self, name: str, num_tokens: int, sizes: GroupSizes, pool: BlockPool) -> None:
         """Cut a session's table down to what another text of the session can go on from.

@@ -69,12 +69,7 @@ def find_hit(pool: BlockPool, sizes: GroupSizes, keys: Sequence[bytes], limit: i
 
 
 def _find_whole(pool: BlockPool, keys: Sequence[bytes]) -> Hit:
-    blocks: list[int] = []
-    for key in keys:
-        block = pool.find(key)
-        if block == NULL_BLOCK:
-            break
-        blocks.append(block)
+    blocks = pool.find_prefix(keys)
     behind = keys[len(blocks) : len(blocks) + 1]
     return Hit(len(blocks), [blocks], pool.find_incomplete(behind[0]) if behind else NULL_BLOCK)
 

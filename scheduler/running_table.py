@@ -36,7 +36,7 @@ class RunningTable:
         epoch: number of the admission; IDLE for a free row.
         ignores_eos, watched (bool): end tokens do not end it; every token is looked at.
         priority: of the request; smaller is more urgent.
-        out_of_turn (bool): admitted in the place of a request before it that found no room.
+        out_of_turn (bool): admitted in the place of a request before it that found no room and still waits.
         stop_ids: [rows, STOP_IDS], tokens that end it; NO_TOKEN fills up.
         ids (object): the request ids.
         tokens: int32, [rows, max_model_len + 1], the known tokens.
@@ -111,6 +111,11 @@ class RunningTable:
         if self._ids_in_order is None:
             self._ids_in_order = tuple(self.ids[rows].tolist())
         return self._ids_in_order
+
+    def come_into_turn(self, row: int) -> None:
+        """Nobody waits any longer whose place a row has taken."""
+        self.num_out_of_turn -= int(self.out_of_turn[row])
+        self.out_of_turn[row] = False
 
     def watch(self, row: int) -> None:
         """Let every token of a row be looked at."""

@@ -20,9 +20,13 @@ class Parked(NamedTuple):
 
     token_ids: list[int]
     num_computed: int
+    made_with: tuple[str | None, str | None]  # adapter and salt
 
-    def common(self, token_ids: list[int]) -> int:
-        """How many computed tokens another text begins with."""
+    def common(self, request: Request) -> int:
+        """How many computed tokens another request begins with."""
+        if (request.adapter, request.cache_salt) != self.made_with:
+            return 0
+        token_ids = request.prompt_token_ids
         most = min(self.num_computed, len(token_ids))
         mine = self.token_ids
         if token_ids[:most] == mine[:most]:
@@ -54,7 +58,7 @@ class Sessions:
         if session is None or session not in self.parked:
             return None, state.num_held
         reads = state.request.sampling_params.reads_prefix_cache
-        return holder_of(session), self.parked[session].common(state.request.prompt_token_ids) if reads else 0
+        return holder_of(session), self.parked[session].common(state.request) if reads else 0
 
     def resume(self, request: Request) -> None:
         """A request got a row, and with it what was kept for its session."""
@@ -78,7 +82,8 @@ class Sessions:
         session = state.request.session
         if session is not None:
             self.parked.pop(session, None)  # the last parked stands last
-            self.parked[session] = Parked(state.token_ids(), num_computed)
+            made_with = state.request.adapter, state.request.cache_salt
+            self.parked[session] = Parked(state.token_ids(), num_computed, made_with)
 
     def close(self, session: str) -> bool:
         """A session has no further input; whether the KV cache may keep blocks for it."""

@@ -12,7 +12,7 @@ class SchedulerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     num_running: int  # requests that hold a row now
     num_waiting: int  # requests in the queue now
-    num_preemptions: int  # times that a request lost its blocks
+    num_preemptions: int  # times that a running request had to give its row up
     num_steps: int  # plans made that compute something
     num_prompt_tokens: int  # of requests queued
     num_generated_tokens: int  # outputs applied

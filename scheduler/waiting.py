@@ -8,13 +8,14 @@ from itertools import islice
 from .config import check_policy
 from .draft import Head
 from .errors import BooksError
+from .limits import PRIORITY_LIMIT
 from .pause import PauseState
 from .policy import Policy, PriorityPolicy
 from .policy_guard import hand_over, make_policy
 from .request import RequestState, RequestStatus
 from .sessions import Sessions, holder_of
 
-MOST_PATIENT = 2**62  # no request has so great a priority number
+MOST_PATIENT = PRIORITY_LIMIT - 1  # no request comes after one with this priority number
 
 
 class WaitingRoom:
@@ -83,14 +84,16 @@ class WaitingRoom:
         """Whom to ask for, in order. Behind a head without room only those who may use what it cannot."""
         if self.refused and not blocks_come_back:
             most = min(most, 1 + self._max_backfill)
+        if self.pause_state is PauseState.PAUSED_ALL:
+            return ()
         if self.pause_state is PauseState.PAUSED_NEW:
             begun = (state for state in self.policy if state.request_id in self.preempted)
             return list(islice(begun, min(most, len(self.preempted))))
         return self.policy.candidates(most, now) if most and len(self.policy) else ()
 
     def head(self, now: float, *, by_priority: bool) -> Head | None:
-        """The first of the queue; without ``by_priority`` it comes before no running request by its priority."""
-        for state in self.policy.candidates(1, now) if len(self.policy) else ():
+        """The first that may be admitted; without ``by_priority`` it comes before nobody by its priority."""
+        for state in self.candidates(1, now, blocks_come_back=True):
             return Head(
                 max(state.num_tokens - state.num_held, 1), state.request.priority if by_priority else MOST_PATIENT
             )

@@ -8,13 +8,10 @@ from functools import partial
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from loops import native
 
 from callboard.actors import Channel, ChannelEmptyError
 
-native = pytest.mark.parametrize(
-    "anyio_backend",
-    [pytest.param(("asyncio", {}), id="asyncio"), pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop")],
-)
 Receive = Callable[[], Awaitable[int]]
 
 

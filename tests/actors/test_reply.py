@@ -5,13 +5,9 @@ import asyncio
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from loops import native
 
 from callboard.actors import Ask, CallboardError, Reply
-
-native = pytest.mark.parametrize(
-    "anyio_backend",
-    [pytest.param(("asyncio", {}), id="asyncio"), pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop")],
-)
 
 
 async def test_every_awaiting_task_gets_the_value():

@@ -6,13 +6,9 @@ import random
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from loops import native, turns
 
 from callboard.actors import BusyError, Signal
-
-native = pytest.mark.parametrize(
-    "anyio_backend",
-    [pytest.param(("asyncio", {}), id="asyncio"), pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop")],
-)
 
 
 async def test_a_wait_sleeps_until_the_signal_is_set():
@@ -132,11 +128,6 @@ class Life:
             await turns(8)
             tasks.cancel_scope.cancel()
         assert self.seen >= LAST
-
-
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await checkpoint()
 
 
 @native

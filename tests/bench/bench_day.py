@@ -1,11 +1,12 @@
 """A day of traffic on a virtual clock: requests through the whole engine with 256 slots.
 
-python tests/bench/bench_day.py [--requests 20000] [--rate 11.57] [--minutes 8]
+python tests/bench/bench_day.py [--requests 20000] [--rate 11.57] [--minutes 8] [--short]
 
 A million requests a day are 11.57 a second. Lengths are a ShareGPT-like mix, prompts share prefixes,
 arrivals come in bursts, and the device gives 4,200 tokens a second when all slots are taken, which
-keeps about nine of ten busy. The books are audited on the way and at the end; memory is what the
-process holds at each tenth.
+keeps about nine of ten busy. With --short texts are a tenth as long and the device is slower by as
+much: a million requests are then played in minutes. The books are audited on the way and at the
+end; memory is what the process holds at each tenth.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from itertools import islice
 from pathlib import Path
 
 import anyio
+import msgspec
 import trio.testing
 
 from callboard import Engine, EngineConfig, SamplingParams
-from callboard.runner import Latency, Load, LoadRequest, SimulatedRunner
+from callboard.runner import Latency, Lengths, Load, LoadRequest, SimulatedRunner
 
 SLOTS = 256
 DEVICE = Latency(fixed=10e-3, per_request=0.2e-3)
+SLOW_DEVICE = Latency(fixed=100e-3, per_request=2e-3)
+SHORT_PROMPTS, SHORT_OUTPUTS = Lengths(mean=16.1, std=30.0, most=205), Lengths(mean=33.8, std=32.0, most=102)
 PAGE = resource.getpagesize()
 WINDOW = 4 * SLOTS  # requests that may be unfinished at once; later ones arrive when there is room
 
@@ -36,8 +40,8 @@ def held_mib() -> float:
 class Day:
     """Plays a load and keeps the books from outside."""
 
-    def __init__(self, requests: int, load: Load, minutes: float) -> None:
-        self.requests, self.load = requests, load
+    def __init__(self, requests: int, load: Load, minutes: float, device: Latency) -> None:
+        self.requests, self.load, self.device = requests, load, device
         self.until = time.monotonic() + 60 * minutes
         self.begun = self.done = self.asked = self.tokens = 0
         self.marks: list[tuple[int, float]] = []
@@ -48,7 +52,7 @@ class Day:
             num_kv_blocks=30_000,
             max_num_running_reqs=SLOTS,
             max_model_len=4096,
-            latency=DEVICE,
+            latency=self.device,
         )
         async with Engine(EngineConfig(max_num_scheduled_tokens=8192), runner=runner) as engine:
             room = anyio.CapacityLimiter(WINDOW)
@@ -97,9 +101,12 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--rate", type=float, default=1e6 / 86_400)
     parser.add_argument("--minutes", type=float, default=8.0, help="real time after which no request is begun any more")
+    parser.add_argument("--short", action="store_true", help="texts of a tenth, on a device that is ten times slower")
     args = parser.parse_args()
     load = Load(rate=args.rate, burst=4.0, num_prefixes=20, prefix_len=64)
-    day = Day(args.requests, load, args.minutes)
+    if args.short:
+        load = msgspec.structs.replace(load, prompts=SHORT_PROMPTS, outputs=SHORT_OUTPUTS)
+    day = Day(args.requests, load, args.minutes, SLOW_DEVICE if args.short else DEVICE)
     began = time.monotonic()
     clock = trio.testing.MockClock(autojump_threshold=0)
     anyio.run(day.play, backend="trio", backend_options={"clock": clock})

@@ -10,6 +10,7 @@ from callboard import BooksError, EngineDeadError
 from callboard.actors import Signal
 from callboard.runner.runner_actor import RunnerActor
 from callboard.scheduler import KVCacheManager
+from callboard.scheduler.messages import Granted, Reserve
 
 LOOPS = {"asyncio": ("asyncio", {}), "uvloop": ("asyncio", {"use_uvloop": True}), "trio": ("trio", {})}
 
@@ -73,13 +74,13 @@ def test_a_wake_up_that_is_skipped_is_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_block_that_is_freed_too_early_is_caught(monkeypatch: pytest.MonkeyPatch):
+    reserve = KVCacheManager.reserve
 
-    grow = KVCacheManager._grow
+    def reserve_and_free(self: KVCacheManager, wants: Reserve) -> Granted:
+        granted = reserve(self, wants)
+        for blocks in granted.grown.values():
+            self._pool.release(blocks)
+        return granted
 
-    def grow_and_free(self: KVCacheManager, want: Any, grants: Any) -> None:
-        grow(self, want, grants)
-        if want.req_id in grants.grown:
-            self._pool.release(grants.grown[want.req_id])
-
-    monkeypatch.setattr(KVCacheManager, "_grow", grow_and_free)
+    monkeypatch.setattr(KVCacheManager, "reserve", reserve_and_free)
     assert _caught((EngineDeadError, BooksError, AssertionError))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_engine import PROMPT, greedy, idle, make
+from toy_engine import PROMPT, greedy, idle, make
 
 from callboard import ConfigError, EngineConfig, InvalidRequestError, SamplingParams
 from callboard.runner.toy_model import toy_tokens

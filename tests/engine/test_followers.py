@@ -6,8 +6,9 @@ from collections import Counter
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from toy_engine import greedy, make
 
-from callboard import Engine, EngineConfig, EngineDeadError, SamplingParams, Timings
+from callboard import Engine, EngineConfig, EngineDeadError, Timings
 from callboard.actors import LoopPort
 from callboard.pipeline.followers import Followers
 from callboard.runner import SimulatedRunner
@@ -23,20 +24,11 @@ from callboard.scheduler.statistics import PrefillStats, PrefixCacheStats
 PROMPT = list(range(1, 11))  # two full blocks of four, and two tokens
 
 
-def make(*, blocks: int = 64, latency=None, **config) -> Engine:
-    runner = SimulatedRunner(vocab_size=100, num_kv_blocks=blocks, block_size=4, max_model_len=100, latency=latency)
-    return Engine(EngineConfig(block_size=4, **config), runner=runner)
-
-
-def greedy(count: int = 8) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=count)
-
-
 @pytest.mark.parametrize("turns", range(0, 60, 2))
 async def test_the_end_of_a_request_is_told_once_whenever_the_engine_stops(turns: int):
     async with make(max_num_running_reqs=2) as engine:
         events = engine.events()
-        streams = [engine.generate(PROMPT, greedy(2 + 3 * i), request_id=f"r{i}") for i in range(4)]
+        streams = [engine.generate(PROMPT, greedy(max_tokens=2 + 3 * i), request_id=f"r{i}") for i in range(4)]
         await streams[3].aclose()  # it leaves on its own
         for _ in range(turns):
             await checkpoint()
@@ -48,9 +40,9 @@ async def test_the_end_of_a_request_is_told_once_whenever_the_engine_stops(turns
 
 
 async def test_a_preempted_request_is_queued_scheduled_preempted_scheduled_and_finished():
-    async with make(blocks=6) as engine:
+    async with make(num_kv_blocks=6) as engine:
         events = engine.events()
-        streams = [engine.generate([*PROMPT[:6], i], greedy(12), request_id=f"r{i}") for i in (1, 2)]
+        streams = [engine.generate([*PROMPT[:6], i], greedy(max_tokens=12), request_id=f"r{i}") for i in (1, 2)]
         last = [[output async for output in stream][-1] for stream in streams]
     second = [event async for event in events if event.request_id == "r2"]
     kinds = " ".join(event.kind for event in second)
@@ -62,7 +54,7 @@ async def test_a_preempted_request_is_queued_scheduled_preempted_scheduled_and_f
 async def test_cached_blocks_are_told_in_numbered_batches():
     async with make() as engine:
         news = engine.kv_events()
-        await engine.complete(PROMPT, greedy(1))
+        await engine.complete(PROMPT, greedy(max_tokens=1))
         batch = await anext(news)
         assert await engine.reset_prefix_cache()
         cleared = await anext(news)
@@ -77,10 +69,10 @@ async def test_a_follower_that_comes_back_gets_what_it_has_missed():
     async with make() as engine:
         first = engine.kv_events()
         for start in range(4):
-            await engine.complete([start, *PROMPT], greedy(1))
+            await engine.complete([start, *PROMPT], greedy(max_tokens=1))
         numbers = [(await anext(first)).number for _ in range(4)]
         again = engine.kv_events(replay_from=2)
-        await engine.complete([9, *PROMPT], greedy(1))
+        await engine.complete([9, *PROMPT], greedy(max_tokens=1))
         replayed = [(await anext(again)).number for _ in range(3)]
         live = await anext(engine.kv_events(replay_from=4))
     assert (numbers, replayed, live.number) == ([0, 1, 2, 3], [2, 3, 4], 4)
@@ -88,13 +80,13 @@ async def test_a_follower_that_comes_back_gets_what_it_has_missed():
 
 async def test_a_picture_made_of_events_is_the_cache_of_a_busy_engine():
     picture: set[bytes] = set()
-    async with make(blocks=16) as engine:
+    async with make(num_kv_blocks=16) as engine:
         news = engine.kv_events()
         async with anyio.create_task_group() as tasks:
             for start in range(12):
-                tasks.start_soon(engine.complete, [start % 5, *PROMPT], greedy(9))
+                tasks.start_soon(engine.complete, [start % 5, *PROMPT], greedy(max_tokens=9))
         await engine.reset_prefix_cache()
-        await engine.complete(PROMPT, greedy(6))
+        await engine.complete(PROMPT, greedy(max_tokens=6))
         while engine.stats().kv_blocks_free < 16:
             await checkpoint()
         cached = engine.stats().kv_blocks_cached
@@ -136,9 +128,10 @@ async def test_what_comes_after_the_close_is_not_told():
 
 async def test_a_step_is_told_with_what_it_meant_to_its_requests():
     async with make(steps_in_flight=1) as engine:
-        steps = engine.step_stats()
-        output = await engine.complete(PROMPT, greedy(3))
-        first, second, third = [await anext(steps) for _ in range(3)]
+        steps, others = engine.step_stats(), engine.step_stats()
+        output = await engine.complete(PROMPT, greedy(max_tokens=3))
+        first, second, third = told = [await anext(steps) for _ in range(3)]
+        assert [await anext(others) for _ in range(3)] == told
     assert first.scheduler.prefix == PrefixCacheStats(requests=1, queries=10)
     assert [one.scheduler.num_scheduled_tokens for one in (first, second, third)] == [10, 1, 1]
     assert [one.iteration.num_prompt_tokens for one in (first, second, third)] == [10, 0, 0]
@@ -153,7 +146,7 @@ async def test_a_step_is_told_with_what_it_meant_to_its_requests():
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_times_of_a_request_follow_each_other(anyio_backend: str):
     async with make() as engine:
-        times = (await engine.complete(PROMPT, greedy(4))).timings
+        times = (await engine.complete(PROMPT, greedy(max_tokens=4))).timings
     order = [times.arrived, times.queued, times.scheduled, times.first_token, times.last_token, times.finished]
     assert None not in order
     assert order == sorted(order)
@@ -170,8 +163,8 @@ def test_spans_are_differences_and_missing_while_an_end_is():
 
 async def test_an_output_tells_how_its_prompt_was_come_by():
     async with make() as engine:
-        cold = await engine.complete(PROMPT, greedy(1))
-        warm = await engine.complete(PROMPT, greedy(1))
+        cold = await engine.complete(PROMPT, greedy(max_tokens=1))
+        warm = await engine.complete(PROMPT, greedy(max_tokens=1))
         assert engine.stats().prefix_hit_rate == 8 / 20
     assert cold.prefill == PrefillStats(num_prompt_tokens=10, num_cached_tokens=0, num_cacheable_tokens=8)
     assert warm.prefill == PrefillStats(num_prompt_tokens=10, num_cached_tokens=8)
@@ -183,7 +176,7 @@ async def test_all_followers_get_the_cause_of_the_engines_end_after_what_came():
     async with Engine(EngineConfig(block_size=4, steps_in_flight=1), runner=runner) as engine:
         steps, blocks = engine.step_stats(), engine.kv_events()
         with pytest.raises(EngineDeadError):
-            await engine.complete(PROMPT, greedy(30))
+            await engine.complete(PROMPT, greedy(max_tokens=30))
         for follower in (steps, blocks):
             assert await anext(follower)
             with pytest.raises(EngineDeadError, match="burnt"):

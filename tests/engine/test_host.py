@@ -8,22 +8,14 @@ import anyio
 import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
+from loops import native
 from structlog.testing import capture_logs
+from toy_engine import PROMPT, greedy, make
 
-from callboard import Engine, EngineConfig, EngineDeadError, SamplingParams
+from callboard import Engine, EngineDeadError
 from callboard.actors import WrongLoopError
-from callboard.runner import RunnerInfo, SimulatedRunner
+from callboard.runner import RunnerInfo
 from callboard.runner.toy_model import toy_tokens
-
-PROMPT = [1, 2, 3, 4, 5]
-GREEDY = SamplingParams(temperature=0, max_tokens=8)
-ON_ASYNCIO = [("asyncio", {}), ("asyncio", {"use_uvloop": True})]
-native = pytest.mark.parametrize("anyio_backend", ON_ASYNCIO, ids=["asyncio", "uvloop"])
-
-
-def make(runner: Any = None) -> Engine:
-    runner = runner or SimulatedRunner(vocab_size=100, num_kv_blocks=64, block_size=4, max_model_len=100)
-    return Engine(EngineConfig(block_size=4), runner=runner)
 
 
 def expected() -> list[int]:
@@ -31,13 +23,13 @@ def expected() -> list[int]:
 
 
 async def whole(engine: Engine) -> list[int]:
-    return (await engine.complete(PROMPT, GREEDY)).outputs[0].token_ids
+    return (await engine.complete(PROMPT, greedy())).outputs[0].token_ids
 
 
 async def test_a_cancelled_host_may_still_use_its_engine_while_it_cleans_up():
     with anyio.CancelScope() as scope:
         async with make() as engine:
-            stream = engine.generate(PROMPT, GREEDY)
+            stream = engine.generate(PROMPT, greedy())
             first = await anext(stream)
             scope.cancel()
             try:
@@ -63,7 +55,7 @@ async def test_engines_may_be_left_in_any_order():
 async def test_an_engine_may_be_left_in_another_task_than_the_one_that_entered_it():
     engine = await make().__aenter__()
     async with anyio.create_task_group() as tasks:
-        stream = engine.generate(PROMPT, GREEDY)
+        stream = engine.generate(PROMPT, greedy())
         tasks.start_soon(engine.__aexit__, None, None, None)
     assert [output async for output in stream][-1].finished
     with pytest.raises(EngineDeadError, match="has stopped"):
@@ -77,7 +69,7 @@ async def in_another_loop(use: Callable[[], Awaitable[Any]]) -> None:
 
 async def test_streams_events_aborts_and_resets_are_refused_in_another_loop():
     async with make() as engine:
-        stream, events = engine.generate(PROMPT, GREEDY), engine.events()
+        stream, events = engine.generate(PROMPT, greedy()), engine.events()
         uses = [stream.__anext__, events.__anext__, lambda: engine.abort("x"), engine.reset_prefix_cache]
         for use in uses:
             with pytest.raises(WrongLoopError):
@@ -109,7 +101,7 @@ async def test_a_step_that_somebody_cancelled_ends_the_engine_and_no_reader_wait
 
     async with make(OddRunner(cancelled_step)) as engine:
         with pytest.raises(EngineDeadError, match="the wait for a step's result was cancelled"):
-            await engine.complete(PROMPT, GREEDY)
+            await engine.complete(PROMPT, greedy())
 
 
 @native
@@ -117,7 +109,7 @@ async def test_a_step_that_somebody_cancelled_ends_the_engine_and_no_reader_wait
 async def test_a_program_that_cancels_every_task_leaves_no_reader_waiting(turns: int):
     others = asyncio.all_tasks()  # the test's own and its runner's
     async with make(OddRunner(lambda: asyncio.get_running_loop().create_future())) as engine:
-        stream = engine.generate(PROMPT, GREEDY)
+        stream = engine.generate(PROMPT, greedy())
         for _ in range(turns):
             await checkpoint()
         for task in asyncio.all_tasks() - others:

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from test_engine import PROMPT, greedy, make
+from toy_engine import PROMPT, greedy, make
 
 from callboard import ConfigError, Engine, EngineConfig, InvalidRequestError, ModelLoadError
 from callboard.pipeline import loading

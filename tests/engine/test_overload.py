@@ -1,7 +1,7 @@
 """Limits of the waiting room: by requests and by tokens of their prompts."""
 
 import pytest
-from anyio.lowlevel import checkpoint
+from toy_engine import idle
 
 from callboard import ConfigError, Engine, EngineConfig, EngineOverloadedError, SamplingParams
 from callboard.pipeline.prompt_load import PromptLoad
@@ -20,6 +20,12 @@ def prompt(length: int) -> list[int]:
 PARAMS = SamplingParams(temperature=0, max_tokens=50)
 
 
+def refuses(engine: Engine, load: int) -> None:
+    """One more request is refused for so many tokens that wait."""
+    with pytest.raises(EngineOverloadedError, match=f"^{load} prompt tokens wait to be computed"):
+        engine.generate(prompt(1), PARAMS)
+
+
 async def test_prompts_beyond_the_limit_of_tokens_are_refused_with_both_numbers():
     async with make(max_waiting_tokens=150) as engine:
         engine.runner.gate.close()
@@ -32,18 +38,21 @@ async def test_prompts_beyond_the_limit_of_tokens_are_refused_with_both_numbers(
 
 
 async def test_only_prompts_without_an_output_count():
-    async with make() as engine:
-        load = engine._parts.board.load
+    async with make(max_waiting_tokens=100) as engine:
         decoding = engine.generate(prompt(200), PARAMS)
         await anext(decoding)
         engine.runner.gate.close()
-        waiting = [engine.generate(prompt(length), PARAMS) for length in (100, 50)]
-        assert load.total == 150
+        waiting = [engine.generate(prompt(length), PARAMS) for length in (90, 50)]
+        refuses(engine, 140)
         await waiting[0].aclose()
-        assert load.total == 50
+        waiting.append(engine.generate(prompt(70), PARAMS))
+        refuses(engine, 120)
         engine.runner.gate.open()
-        assert [o async for o in waiting[1]][-1].finished
-        assert load.total == 0
+        assert [[o async for o in stream][-1].finished for stream in waiting[1:]] == [True, True]
+        engine.runner.gate.close()
+        waiting.append(engine.generate(prompt(110), PARAMS))
+        refuses(engine, 110)
+        engine.runner.gate.open()
 
 
 async def test_the_limit_of_requests_is_told_before_that_of_tokens():
@@ -63,15 +72,14 @@ async def test_a_limit_of_no_tokens_refuses_all():
 
 async def test_every_completion_counts_and_none_is_left_over():
     params = SamplingParams(temperature=0, max_tokens=3, n=3)
-    async with make() as engine:
-        load = engine._parts.board.load
+    async with make(max_waiting_tokens=60) as engine:
         stream = engine.generate(prompt(20), params)
-        assert load.total == 60
+        refuses(engine, 60)
         assert [o async for o in stream][-1].finished
         engine.generate(prompt(20), params)  # dropped at once
-        while engine.stats().num_running or engine.stats().num_waiting:
-            await checkpoint()
-        assert load.total == 0
+        await idle(engine)
+        stream = engine.generate(prompt(70), PARAMS)
+        refuses(engine, 70)
 
 
 def test_a_limit_that_is_no_whole_number_is_refused():

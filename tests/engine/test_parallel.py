@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from anyio.lowlevel import checkpoint
-from test_engine import PROMPT, greedy, idle, make
+from toy_engine import PROMPT, greedy, idle, make, until_dead
 
 from callboard import (
     Engine,
@@ -172,8 +172,7 @@ async def test_a_request_is_taken_with_all_its_completions_or_not_at_all():
 async def test_the_engines_end_reaches_the_reader_once_and_after_what_came():
     async with make(faults={5: RuntimeError("gone")}) as engine:
         stream = engine.generate(PROMPT, greedy(n=3, max_tokens=50))
-        while not engine._cause:
-            await checkpoint()
+        await until_dead(engine)
         tokens = by_index([await anext(stream)])
         assert all(got == toy_tokens(PROMPT, len(got), 100) and len(got) >= 2 for got in tokens)
         with pytest.raises(EngineDeadError, match="gone"):

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from test_engine import PROMPT, greedy, idle, make
+from toy_engine import PROMPT, greedy, idle, make
 
 from callboard import EngineConfig, InvalidRequestError, NotBuiltError, SamplingParams
 from callboard.pipeline.param_limits import ParamLimits

@@ -4,24 +4,12 @@ import asyncio
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
-from test_engine import PROMPT, greedy, idle, make
+from toy_engine import PROMPT, greedy, idle, make, read, until_running
 
-from callboard import ConfigError, Engine, EngineDeadError, EngineOverloadedError, EnginePausedError, RequestStream
+from callboard import ConfigError, Engine, EngineDeadError, EngineOverloadedError, EnginePausedError
 from callboard.runner.toy_model import toy_tokens
 
 WHOLE = toy_tokens(PROMPT, 60, 100)
-
-
-async def read(stream: RequestStream) -> tuple[list[int], str | None]:
-    """All tokens of a stream, and its end."""
-    outputs = [output async for output in stream]
-    return [t for output in outputs for t in output.outputs[0].token_ids], outputs[-1].outputs[0].finish_reason
-
-
-async def until_running(engine: Engine, count: int = 1, tokens: int = 1) -> None:
-    while engine.stats().num_running < count or engine.stats().num_generated_tokens < tokens:
-        await checkpoint()
 
 
 async def quiet(engine: Engine) -> int:

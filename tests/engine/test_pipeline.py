@@ -3,7 +3,7 @@
 import pytest
 
 from callboard import ConfigError, Pipeline
-from callboard.actors import Actor, Channel, CycleError
+from callboard.actors import Actor, Channel
 
 
 class Doubler(Actor):
@@ -38,11 +38,3 @@ def test_a_lane_that_leads_out_of_the_pipeline_is_refused_by_name():
     last = Doubler("last")
     with pytest.raises(ConfigError, match="actor 'first' sends to lane 'numbers' of 'last'"):
         Pipeline(Doubler("first", last.numbers))
-
-
-def test_a_cycle_is_refused_with_its_path():
-    one = Doubler("one")
-    other = Doubler("other", one.numbers)
-    one.sends_to.append(other.numbers)
-    with pytest.raises(CycleError, match=r"one.*other.*one"):
-        Pipeline(one, other)

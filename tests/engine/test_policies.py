@@ -2,7 +2,7 @@
 
 import anyio
 import pytest
-from test_engine import PROMPT, greedy, idle, make
+from toy_engine import PROMPT, greedy, idle, make
 
 from callboard import ConfigError, Engine, EngineDeadError, PolicyError
 from callboard.runner.toy_model import toy_tokens

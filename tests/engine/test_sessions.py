@@ -4,7 +4,7 @@ import gc
 
 import pytest
 from anyio.lowlevel import checkpoint
-from test_engine import greedy, idle, make
+from toy_engine import greedy, idle, make, read, until_running
 
 from callboard import (
     Engine,
@@ -13,21 +13,9 @@ from callboard import (
     EngineOverloadedError,
     InvalidRequestError,
     NotBuiltError,
-    RequestStream,
 )
 from callboard.runner import SimulatedRunner
 from callboard.runner.toy_model import toy_tokens
-
-
-async def read(stream: RequestStream) -> tuple[list[int], str | None]:
-    """All tokens of a stream, and its end."""
-    outputs = [output async for output in stream]
-    return [t for output in outputs for t in output.outputs[0].token_ids], outputs[-1].outputs[0].finish_reason
-
-
-async def until_running(engine: Engine, tokens: int = 1) -> None:
-    while engine.stats().num_running < 1 or engine.stats().num_generated_tokens < tokens:
-        await checkpoint()
 
 
 def toy(text: list[int], count: int = 8) -> list[int]:

@@ -29,6 +29,10 @@ What the reference (vLLM's v1 scheduler) does, in words of our own, and what bec
 engine is wrong without, "important" what users notice, "niche" what is special to a model or a deployment. This page
 is made from [`table.toml`](table.toml) by `make_page.py`; a test holds that it is up to date and that every test it
 names exists.
+
+Missing are the sections of what is not begun: the encoder cache (11), speculation (13), connectors of the KV cache and
+of the encoder cache (14, 15), and which features exclude each other (21). Rows of other sections that wait for these
+are marked "later".
 """
 
 

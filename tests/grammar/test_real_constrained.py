@@ -143,7 +143,7 @@ async def test_others_stream_on_while_bad_and_busy_grammars_end_by_their_limits(
             async for _ in stream:
                 pass
         engine.check()
-        assert engine._parts.scheduler.core.statistics().num_deferred == 0
+        assert engine.stats().num_deferred == 0
 
 
 async def test_the_example_gives_an_instance_of_its_class(anyio_backend):

@@ -1,7 +1,6 @@
 """Simulated time: what a step takes, and that a virtual clock lets it pass at once."""
 
 import math
-import time
 
 import anyio
 import pytest
@@ -59,13 +58,11 @@ async def elapsed(steps_in_flight: int, latency: Latency) -> tuple[float, Simula
 @pytest.mark.parametrize("steps_in_flight", [1, 2, 4])
 def test_on_a_virtual_clock_hours_of_steps_pass_at_once_and_count_exactly(steps_in_flight: int):
     backend, options = virtual_clock()
-    before = time.monotonic()
     took, runner = anyio.run(
         elapsed, steps_in_flight, Latency(fixed=3600.0, per_token=60.0), backend=backend, backend_options=options
     )
     assert took == pytest.approx(5 * 3600.0 + 14 * 60.0)
     assert (runner.busy_seconds, runner.idle_seconds) == (pytest.approx(took), pytest.approx(0.0))
-    assert time.monotonic() - before < 3600.0
 
 
 @pytest.mark.parametrize("anyio_backend", VIRTUAL, ids=["virtual"])

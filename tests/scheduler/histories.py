@@ -6,8 +6,12 @@ plans under way, and compares every request with the toy model's definition.
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import random
 from collections import deque
+from pathlib import Path
+from typing import Any
 
 from play import make_kv
 
@@ -16,7 +20,9 @@ from callboard.runner.toy_model import toy_tokens
 from callboard.scheduler import (
     ModelRunnerOutput,
     PauseState,
+    PriorityPolicy,
     Request,
+    RequestStatus,
     SamplingParams,
     Scheduler,
     SchedulerConfig,
@@ -37,6 +43,30 @@ def some_groups(seed: int) -> tuple[KVGroup, ...]:
     return tuple(KVGroup(window=window) for window in windows)
 
 
+def _example_policy() -> Any:
+    """The module of the example: short prompts first, less what they have waited."""
+    path = Path(__file__).parents[2] / "examples" / "shortest_first.py"
+    spec = importlib.util.spec_from_file_location("shortest_first_of_histories", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+AGEING = _example_policy()
+TICK = 0.01  # seconds of waiting that a tick stands for; the example outweighs 5 tokens with it
+
+
+def _aged(request: Request) -> float:
+    return len(request.prompt_token_ids) + AGEING.PATIENCE * request.arrival_time
+
+
+def _common_prefix(these: list[str], those: list[str]) -> list[str]:
+    pairs = zip(these, those, strict=False)
+    return [this for this, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+
 class History:
     """One random history; ``play`` raises AssertionError or BooksError where a rule is broken."""
 
@@ -55,7 +85,7 @@ class History:
         self.runner = SimulatedRunner(vocab_size=self.vocab, num_kv_blocks=self.blocks, kv_groups=groups, **sizes)
         self.config = SchedulerConfig(
             max_num_scheduled_tokens=r.choice([1, 2, 5, 9, 64, 1000]),
-            policy=r.choice(["fcfs", "priority"]),
+            policy=self._some_policy(),
             enable_prefix_caching=r.random() < 0.7,
             steps_in_flight=self.depth,
             eos_token_ids=self.eos,
@@ -77,10 +107,12 @@ class History:
         self.last_of: dict[str, str] = {}  # the last request of each session
         self.under_way: deque[SchedulerOutput] = deque()
         self.to_come = r.randint(1, 12)
+        self.regular = r.random() < 0.4  # plans while it may, then applies one, as the actor does
+        self.ticks = 0
 
     def play(self) -> None:
         """Play to the end, then compare."""
-        for _ in range(TICKS):
+        for self.ticks in range(TICKS):
             self._tick()
             if not self.to_come and not self.under_way and not self.scheduler.num_requests:
                 break
@@ -103,11 +135,18 @@ class History:
             self.scheduler.abort(r.choice(list(self.requests)))
         if r.random() < 0.02:
             self._disturb()
-        if len(self.under_way) < self.depth and r.random() < 0.7:
+        if self.regular:
+            while len(self.under_way) < self.depth and self._plan():
+                pass
+            self._apply_next()
+        elif len(self.under_way) < self.depth and r.random() < 0.7:
             self._plan()
-        elif self.under_way:
-            self._apply(self.under_way.popleft())
+        else:
+            self._apply_next()
         self.scheduler.check()
+
+    def _some_policy(self) -> Any:
+        return self.random.choice(["fcfs", "priority", AGEING.ShortestFirst()])
 
     def _disturb(self) -> None:
         """What an operator may do at any time."""
@@ -118,7 +157,7 @@ class History:
             case 3:
                 self.scheduler.close_session(r.choice(SESSIONS))
             case 1:
-                self.scheduler.swap_policy(r.choice(["fcfs", "priority"]))
+                self.scheduler.swap_policy(self._some_policy())
             case _:
                 self.scheduler.set_pause_state(r.choice(list(PauseState)))
 
@@ -126,7 +165,9 @@ class History:
         r = self.random
         self.to_come -= 1
         prompt = [r.randrange(self.vocab) for _ in range(r.randint(1, 25))]
-        if r.random() < 0.5:
+        if self.requests and r.random() < 0.2:
+            prompt = r.choice(list(self.requests.values())).prompt_token_ids
+        elif r.random() < 0.5:
             prompt = self.shared[: r.randint(1, 20)] + prompt[: r.randint(0, 3)]
         session = r.choice([None, None, *SESSIONS])
         if session in self.last_of:
@@ -137,7 +178,7 @@ class History:
             prompt_token_ids=prompt,
             sampling_params=params,
             priority=r.randint(0, 2),
-            arrival_time=float(-self.to_come),
+            arrival_time=self.ticks * TICK,
             session=session,
         )
         try:
@@ -154,15 +195,48 @@ class History:
         text = self.requests[last].prompt_token_ids + self.tokens[last]
         return text[: len(text) - self.random.choice([0, 0, 1, 3])]
 
-    def _plan(self) -> None:
+    def _plan(self) -> bool:
+        waiting = self._who_may_be_admitted()
         plan = plan_step(self.scheduler, self.kv)
+        self._check_order(waiting, [new.req_id for new in plan.scheduled_new_reqs])
         assert plan.total_num_scheduled_tokens <= self.config.max_num_scheduled_tokens
         assert self.scheduler.num_running <= self.config.max_num_running_reqs
         self.kv.check()
         if plan.req_ids:
             self.under_way.append(plan)
+        return bool(plan.req_ids)
 
-    def _apply(self, plan: SchedulerOutput) -> None:
+    def _who_may_be_admitted(self) -> list[str]:
+        """In the order that the policy stands for, worked out anew."""
+        states = list(self.scheduler.policy)
+        if self.scheduler.pause_state is PauseState.PAUSED_ALL:
+            return []
+        if self.scheduler.pause_state is PauseState.PAUSED_NEW:
+            states = [state for state in states if state.status is RequestStatus.PREEMPTED]
+        if isinstance(self.scheduler.policy, PriorityPolicy):
+            states.sort(key=lambda state: (state.request.priority, state.request.arrival_time))
+        if getattr(self.scheduler.policy, "name", "") == "ShortestFirst":
+            states.sort(key=lambda state: (_aged(state.request), state.request_id))
+        return [state.request_id for state in states]
+
+    def _check_order(self, waiting: list[str], admitted: list[str]) -> None:
+        """Whoever was admitted came first, but for those who may use what the first cannot."""
+        alive = [name for name in waiting if name in self.scheduler.books.requests]
+        assert admitted == [name for name in alive if name in admitted], f"seed {self.seed}: {admitted} of {alive}"
+        overtook = len(admitted) - len(_common_prefix(admitted, alive))
+        assert overtook <= self.config.max_backfill, f"seed {self.seed}: {admitted} of {alive}"
+        if self.config.max_backfill or getattr(self.scheduler.policy, "name", "") != "ShortestFirst":
+            return
+        # No starvation: nobody is overtaken by one that came when its wait outweighed its length.
+        left = [self.requests[name] for name in alive if name not in admitted]
+        for late, first in ((self.requests[name], other) for name in admitted for other in left):
+            waited = AGEING.PATIENCE * (late.arrival_time - first.arrival_time)
+            assert waited <= len(first.prompt_token_ids), f"seed {self.seed}: {late} before {first}"
+
+    def _apply_next(self) -> None:
+        if not self.under_way:
+            return
+        plan = self.under_way.popleft()
         result = ModelRunnerOutput(step=plan.step, token_ids=self.runner.compute(plan))
         for output in self.scheduler.update_from_output(plan, result, 0.0):
             assert output.request_id not in self.ends, f"seed {self.seed}: output after the end"

@@ -106,9 +106,9 @@ class Play:
         under_way: deque[SchedulerOutput] = deque()
         while self.scheduler.num_unfinished or under_way:
             assert len(plans) < most, f"no end after {most} plans: {self.scheduler.statistics()}"
-            while len(under_way) < depth and (plan := self.plan()).req_ids:
+            while len(under_way) < depth and not (plan := self.plan()).is_empty:
                 under_way.append(plan)
-                plans.append(plan)
+                plans += [plan] * bool(plan.req_ids)
             assert under_way, f"no progress: {self.scheduler.statistics()}, {self.kv.statistics()}"
             self.apply(under_way.popleft())
         return plans

@@ -112,6 +112,22 @@ def test_a_life_is_told_in_events():
     assert told == [("QUEUED", "a", 0), ("QUEUED", "b", 0), ("SCHEDULED", "a", 1), ("FINISHED", "a", 1)]
 
 
+def test_a_status_tells_where_a_request_is():
+    play = Play(blocks=2, block_size=4)
+    play.add("a", 4)
+    play.add("b", 3)
+    told = []
+    for _ in range(2):
+        told.append({name: state.status.name for name, state in play.scheduler.books.requests.items()})
+        play.step()
+    told.append({name: state.status.name for name, state in play.scheduler.books.requests.items()})
+    assert told == [
+        {"a": "WAITING", "b": "WAITING"},
+        {"a": "RUNNING", "b": "RUNNING"},
+        {"a": "RUNNING", "b": "PREEMPTED"},
+    ]
+
+
 def test_counts_tell_who_runs_waits_and_has_ended():
     play = Play(max_num_running_reqs=1)
     for name in "abc":

@@ -121,12 +121,35 @@ def test_max_tokens_is_a_whole_number_from_one_on(value: Any):
         ("stop", ""),
         ("stop", [""]),
         ("stop_token_ids", [-1]),
+        ("stop_token_ids", 5),
+        ("ignore_eos", "yes"),
         ("output_kind", "all"),
     ],
 )
 def test_a_sampling_parameter_out_of_range_is_refused_by_name(name: str, value: Any):
     with pytest.raises(InvalidRequestError, match=f"^{name} is "):
         SamplingParams(**{name: value})
+
+
+def test_a_request_that_says_nothing_is_sampled_freely_for_sixteen_tokens():
+    params = SamplingParams()
+    assert (params.n, params.temperature, params.top_p, params.top_k, params.min_p) == (1, 1.0, 1.0, 0, 0.0)
+    assert (params.max_tokens, params.min_tokens, params.ignore_eos, params.output_kind) == (16, 0, False, "delta")
+    assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (0.0, 0.0, 1.0)
+    given = [name for name in params.__struct_fields__ if getattr(params, name) is None]
+    assert given == [
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+        "bad_words_token_ids",
+        "logprobs",
+        "prompt_logprobs",
+        "repetition_detection",
+        "structured_output",
+    ]
 
 
 def test_min_tokens_above_max_tokens_is_refused():
@@ -144,6 +167,8 @@ def test_min_tokens_above_max_tokens_is_refused():
         ("steps_in_flight", 0),
         ("num_kv_blocks", 0),
         ("long_prefill_token_threshold", -1),
+        ("prefill_schedule_interval", 0),
+        ("max_backfill", -1),
         ("watermark", 1.0),
         ("policy", "lifo"),
     ],

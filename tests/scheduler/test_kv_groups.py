@@ -1,11 +1,15 @@
 """Which blocks a group of layers needs, and which prefix all groups can go on from."""
 
+from typing import Any
+
 import pytest
 from play import Ledger, Play, ToyPlay, some
 
+from callboard.scheduler.block_pool import NULL_BLOCK, BlockPool
+from callboard.scheduler.block_table import BlockTable
 from callboard.scheduler.errors import BooksError, InvalidRequestError
 from callboard.scheduler.kv_groups import GroupSizes, KVGroup
-from callboard.scheduler.prefix_hit import longest_hit
+from callboard.scheduler.prefix_hit import find_hit, longest_hit
 
 
 def sizes(*windows: int | None, block_size: int = 16, in_flight: int | None = None) -> GroupSizes:
@@ -109,18 +113,23 @@ def test_a_hit_holds_the_blocks_in_sight_and_null_blocks_before_them():
     [([5, 9], 3), ([1], 0), ([3, 7, 11], 2), ([3], 2), ([7], 2), ([3, 5, 9], 0)],
 )
 def test_what_one_group_has_forgotten_shortens_the_hit_of_all(forgotten: list[int], hit_blocks: int):
-    ledger = two_with_one_beginning()
-    ledger.free("a")
-    for block in forgotten:
-        ledger.kv._pool._forget(block)
-    admitted = ledger.admit("b", some(48) + some(5, start=900))
-    assert admitted is not None
-    assert admitted.num_cached_tokens == 16 * hit_blocks
+    pool, keys = BlockPool(12, num_groups=3), [b"0", b"1", b"2"]
+    blocks = pool.take(12)
+    for group in range(3):
+        for block, key in zip(blocks[4 * group :], keys, strict=False):
+            if block not in forgotten:
+                pool.publish(block, key, group)
+    found = find_hit(pool, GroupSizes(WHOLE_AND_TWO_WINDOWS, 16, None), keys, 3)
+    assert found.num_blocks == hit_blocks
 
 
-def test_a_prefix_of_one_group_is_not_found_by_another():
-    ledger = two_with_one_beginning()
-    assert ledger.kv.statistics().num_cached_blocks == 9
+def test_a_block_of_one_group_is_not_found_by_another_under_the_same_key():
+    pool = BlockPool(4, num_groups=2)
+    first, second = pool.take(2)
+    pool.publish(second, b"key", group=1)
+    assert [pool.find(b"key", group) for group in (0, 1)] == [NULL_BLOCK, second]
+    pool.publish(first, b"key", group=0)
+    assert [pool.find(b"key", group) for group in (0, 1)] == [first, second]
 
 
 @pytest.mark.parametrize(("settled", "freed"), [(4, 0), (5, 1), (6, 1), (7, 2), (11, 4)])
@@ -189,11 +198,12 @@ def test_growth_fills_up_the_shortest_tables_first():
 
 
 def test_an_audit_finds_a_block_that_a_window_has_passed():
-    ledger = Ledger(11, block_size=2, groups=[KVGroup(window=4)])
-    ledger.take("a", some(22))
-    ledger.kv._tables["a"].passed[0] = 1
-    with pytest.raises(BooksError):
-        ledger.kv.check()
+    table = BlockTable([[1, 2, 3]], passed=[0], keys=[], published=0)
+    table.pass_by(0, 1)
+    table.check("a")
+    table.groups[0][0] = 1
+    with pytest.raises(BooksError, match="'a' still has blocks among the 1 that its window has passed"):
+        table.check("a")
 
 
 # --- scheduler and KV cache together
@@ -201,10 +211,22 @@ def test_an_audit_finds_a_block_that_a_window_has_passed():
 GEMMA_LIKE = (KVGroup(), *[KVGroup(window=12)] * 3)
 
 
+class WatchedWindows(ToyPlay):
+    """Notes what groups with a window hold, whenever both cores are audited."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.held: list[int] = []
+        super().__init__(**settings)
+
+    def check(self) -> None:
+        super().check()
+        self.held += [group.num_blocks for group in self.kv.statistics().groups[1:]]
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("budget", [5, 16])
 def test_a_group_with_a_window_holds_no_more_than_window_and_steps_in_flight(depth: int, budget: int):
-    play = ToyPlay(
+    play = WatchedWindows(
         blocks=200,
         max_model_len=120,
         kv_groups=GEMMA_LIKE,
@@ -213,16 +235,8 @@ def test_a_group_with_a_window_holds_no_more_than_window_and_steps_in_flight(dep
     )
     play.add("a", 70, max_tokens=40)
     most = -(-(12 + depth * budget) // 4) + 1
-    held: list[int] = []
-    on_plan = play.check
-
-    def check() -> None:
-        on_plan()
-        held.extend(group.num_blocks for group in play.kv.statistics().groups[1:])
-
-    play.check = check
     play.until_done(depth)
-    assert 3 < max(held) <= most
+    assert 3 < max(play.held) <= most
     assert play.kv.statistics().groups[0].num_returned == 0
     assert play.kv.statistics().groups[1].num_returned >= (109 - 12) // 4 - 1
     play.assert_as_alone()

@@ -23,9 +23,9 @@ def _names(states: Iterable[RequestState]) -> list[str]:
     return [state.request_id for state in states]
 
 
-@pytest.mark.parametrize("policy", [FCFSPolicy(), PriorityPolicy()])
-def test_the_policies_keep_to_the_contract_of_policies(policy: Policy):
-    assert isinstance(policy, Policy)
+@pytest.mark.parametrize("kind", [FCFSPolicy, PriorityPolicy])
+def test_the_policies_keep_to_the_contract_of_policies(kind: type[Policy]):
+    assert isinstance(kind(), Policy)
 
 
 def test_first_come_first_served_keeps_the_order_and_puts_victims_in_front():
@@ -54,14 +54,23 @@ def test_a_victim_returns_to_the_place_that_its_priority_gives():
     assert _names(policy) == ["urgent", "victim", "later"]
 
 
-@pytest.mark.parametrize("policy", [FCFSPolicy(), PriorityPolicy()])
-def test_candidates_and_iteration_leave_the_queue_as_it_is(policy: Policy):
-    states = [_state(name) for name in "abc"]
-    for state in states:
+@pytest.mark.parametrize("kind", [FCFSPolicy, PriorityPolicy])
+def test_candidates_and_iteration_leave_the_queue_as_it_is(kind: type[Policy]):
+    policy = kind()
+    for name in "abc":
+        policy.add(_state(name))
+    for _ in range(2):
+        assert _names(policy.candidates(2, 0.0)) == ["a", "b"]
+        assert (_names(policy), len(policy)) == (["a", "b", "c"], 3)
+
+
+@pytest.mark.parametrize("kind", [FCFSPolicy, PriorityPolicy])
+def test_a_queue_may_be_empty_from_the_first_or_again(kind: type[Policy]):
+    policy, state = kind(), _state("a")
+    for _ in range(2):
+        assert (list(policy.candidates(2, 0.0)), _names(policy), len(policy)) == ([], [], 0)
         policy.add(state)
-    assert _names(policy.candidates(2, 0.0)) == ["a", "b"]
-    policy.remove(states[1])
-    assert (_names(policy), len(policy)) == (["a", "c"], 2)
+        policy.remove(state)
 
 
 def test_a_policy_is_named_or_given():

@@ -1,4 +1,4 @@
-"""Requests that lose their blocks: who, how many, and how they come back."""
+"""Requests that give way: who, how many, what they keep, and how they come back."""
 
 import pytest
 from play import Play, ToyPlay
@@ -29,7 +29,13 @@ def test_a_victim_waits_for_all_its_blocks_and_is_not_overtaken():
     assert play.waiting() == ["B", "C"]
 
 
-def test_a_victim_finds_the_blocks_of_its_own_that_are_still_cached():
+def test_a_victim_is_named_by_the_next_plan_and_by_no_later_one():
+    play = _full_pool()
+    told = [play.last_plan.preempted_req_ids, *(play.plan().preempted_req_ids for _ in range(2))]
+    assert told == [{"B"}, set(), set()]
+
+
+def test_a_victim_goes_on_from_the_blocks_that_it_has_kept():
     play = _full_pool()
     play.step()
     play.scheduler.abort("A")

@@ -46,6 +46,14 @@ def test_a_prompt_that_only_begins_later_in_another_shares_nothing():
     assert _second_run(some(64), some(40, start=16)) == (0, 40)
 
 
+def test_who_runs_does_not_look_up_again_when_another_has_filled_its_next_block():
+    play = Play(caching=True, max_num_scheduled_tokens=32, long_prefill_token_threshold=16)
+    play.add("a", some(49))
+    play.add("b", some(49))
+    assert play.steps(3) == [{"a": 16, "b": 16}, {"a": 16, "b": 16}, {"a": 16, "b": 1}]  # b begins a block ahead
+    assert play.kv.statistics().prefix_queries == 2 * 49
+
+
 def test_generated_tokens_are_shared():
     play = Play(caching=True)
     play.add("first", some(30), max_tokens=4)

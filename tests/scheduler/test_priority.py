@@ -99,6 +99,15 @@ def test_the_least_urgent_request_gives_way_to_itself_when_it_is_the_one_in_need
     assert play.last_plan.preempted_req_ids == {"lo"}
 
 
+def test_who_gives_way_to_itself_stops_nobody_behind_it():
+    play = Play(policy="priority", blocks=2)
+    play.add("lo", 15, priority=5)
+    play.step()
+    play.add("hi", 1, priority=0)
+    assert play.steps(2) == [{"lo": 1, "hi": 1}, {"hi": 1}]
+    assert play.last_plan.preempted_req_ids == {"lo"}
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_a_queue_gives_back_a_request_from_its_middle(policy: str):
     play = Play(policy=policy, max_num_running_reqs=1)

@@ -66,8 +66,6 @@ def test_every_input_gets_the_tokens_that_its_text_gets_alone(groups: str, cachi
     for number, size in enumerate([5, 1, 3, 4, 2, 7]):
         text = talk(play, f"r{number}", text, [number + 1] * size, depth, max_tokens=3 + number % 2)
         play.add(f"other{number}", 5, max_tokens=4)
-        if number:
-            assert play.scheduler.statistics().num_steps
     play.until_done(depth)
     play.assert_as_alone()
     play.scheduler.close_session("s")
@@ -100,8 +98,9 @@ def test_a_running_request_takes_the_blocks_of_a_parked_session_before_it_preemp
     play.until_done()
     assert play.scheduler.statistics().num_preemptions == 0
     assert keep(play) == 1, "from its tail, and no more than was needed"
-    talk(play, "a2", text, [9], max_tokens=3)
-    assert play.last_plan.num_scheduled_tokens
+    play.add("a2", [*text, 9], session="s", max_tokens=3)
+    assert play.step() == {"a2": 13 - 4}
+    play.until_done()
     play.assert_as_alone()
 
 

@@ -104,7 +104,7 @@ def test_a_prompts_prefill_is_told_with_its_first_output_only():
     assert first["first"].num_computed_tokens == 40
     assert second == {"second": PrefillStats(num_prompt_tokens=40, num_cached_tokens=32)}
     assert (second["second"].num_computed_tokens, second["second"].num_external_tokens) == (8, 0)
-    assert play.last_outputs.prefill == {}
+    assert (play.last_outputs.prefill, play.last_outputs.cached) == ({}, {})
 
 
 def test_local_and_external_tokens_add_up():
@@ -113,18 +113,15 @@ def test_local_and_external_tokens_add_up():
 
 
 def test_a_prefill_is_fixed_at_the_first_admission():
-    play = Play(caching=True, blocks=6, block_size=4)
-    play.add("first", 7, max_tokens=9)
-    play.add("second", 11, max_tokens=9)
-    told: dict[str, PrefillStats] = {}
-    preempted = set[str]()
-    while play.scheduler.num_unfinished:
-        play.step()
-        preempted |= play.last_plan.preempted_req_ids
-        assert not set(told) & set(play.last_outputs.prefill)
-        told |= play.last_outputs.prefill
-    assert preempted
-    assert told["second"] == PrefillStats(num_prompt_tokens=11, num_cached_tokens=0, num_cacheable_tokens=8)
+    play = Play(caching=True, blocks=10, max_num_scheduled_tokens=96)
+    play.add("first", 80, max_tokens=2)
+    play.add("second", 80, max_tokens=1)
+    play.steps(2)
+    assert play.last_plan.preempted_req_ids == {"second"}  # half-way through its prompt
+    play.step()
+    assert play.last_plan.scheduled_new_reqs[0].num_computed_tokens == 16
+    told = PrefillStats(num_prompt_tokens=80, num_cached_tokens=0, num_cacheable_tokens=80)
+    assert play.last_outputs.prefill == {"second": told}
 
 
 def test_without_caching_nothing_of_a_prompt_can_be_kept():
@@ -145,13 +142,13 @@ def test_an_output_says_nothing_of_a_request_whose_prompt_is_not_complete():
 
 
 def test_a_hit_rate_is_that_of_the_newest_look_ups():
-    rate = HitRate(window=5)
+    rate = HitRate()
     assert rate.rate == 0.0
     rate.add(1, 20, 9)
     assert rate.rate == 0.45
-    rate.add(4, 80, 16)
+    rate.add(999, 80, 16)
     assert rate.rate == 0.25
-    rate.add(1, 10, 2)  # the first leaves
+    rate.add(1, 10, 2)  # the 1001st: the first leaves
     assert rate.rate == 18 / 90
     rate.add(0, 0, 0)
     assert rate.rate == 18 / 90
@@ -168,12 +165,15 @@ def test_look_ups_larger_than_the_window_are_kept_until_there_are_newer_ones():
 
 
 def test_the_hit_rate_of_the_scheduler_leaves_victims_out():
-    play = Play(caching=True)
-    play.add("first", some(40))
+    play = Play(caching=True, blocks=6, block_size=4)
+    play.add("first", 11, max_tokens=9)
+    play.add("second", 7, max_tokens=9)
+    play.until_done()
+    kv = play.kv.statistics()
+    assert (kv.preempted_queries > 0, kv.preempted_hits > 0) == (True, True)
+    play.add("third", [*range(1_000, 1_011), 5], max_tokens=1)  # as "first" began
     play.step()
-    play.add("second", some(40))
-    play.step()
-    assert play.scheduler.statistics().prefix_hit_rate == 32 / 80
+    assert play.scheduler.statistics().prefix_hit_rate == 8 / (11 + 7 + 12)
 
 
 def test_a_request_that_is_put_off_three_times_counts_once():

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
-from play import E, Play, some
+from play import E, Play
 
-from callboard.scheduler import Finished, FinishReason, Request
+from callboard.scheduler import Finished, FinishReason, ModelRunnerOutput, Request
 
 
 def _ended(
@@ -122,6 +123,13 @@ def test_a_stop_token_comes_before_a_rule_of_the_user():
     assert play.ends["watched"] == Finished(reason=FinishReason.STOP, stop_reason=6)
 
 
+def test_a_rule_of_the_user_comes_before_length():
+    play = Play(rules=[EndsAfterRun()])
+    play.add("watched", 10, max_tokens=3)
+    play.steps(3)
+    assert play.ends["watched"] == Finished(reason=FinishReason.REPETITION, stop_reason="run")
+
+
 def test_an_abort_returns_the_ids_that_were_alive_and_is_told_to_the_runner_once():
     play = Play(max_num_running_reqs=1)
     play.add("a", 10)
@@ -165,18 +173,17 @@ def test_an_aborted_request_has_one_end():
     assert play.scheduler.take_outputs() is None
 
 
-def test_cached_tokens_come_with_the_first_output_only():
-    play = Play(caching=True)
-    play.add("first", some(40), max_tokens=2)
-    told = [(play.step(), play.last_outputs.cached) for _ in range(2)]
-    play.add("second", some(40), max_tokens=2)
-    told += [(play.step(), play.last_outputs.cached) for _ in range(2)]
-    assert told == [
-        ({"first": 40}, {"first": 0}),
-        ({"first": 1}, {}),
-        ({"second": 8}, {"second": 32}),
-        ({"second": 1}, {}),
-    ]
+def test_a_result_is_a_column_in_the_order_of_the_plan_or_lists_by_request():
+    for result in (
+        {"token_ids": np.array([5, 6])},
+        {"sampled_token_ids": {"c": [6], "a": [5]}},
+    ):
+        play = Play(max_num_scheduled_tokens=30)
+        for name, count in {"a": 10, "c": 10, "half": 20}.items():
+            play.add(name, count)
+        plan = play.plan()
+        outputs = play.scheduler.update_from_output(plan, ModelRunnerOutput(step=plan.step, **result), 0.0)
+        assert {output.request_id: output.new_token_ids for output in outputs} == {"a": [5], "c": [6]}
 
 
 def test_outputs_can_be_read_by_request():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
+import torch
+from dense_reference import LLAMA
 
 from callboard.runner.model_config import ModelConfig
 from callboard.runner.runner import RunnerInfo
@@ -127,3 +130,26 @@ class Device(PlanMaker):
     def finish(self, req_id: str, first: int, count: int) -> list[int]:
         """Compute ``first`` tokens, then decode until there are ``count`` outputs."""
         return [self.run(**{req_id: tokens})[req_id] for tokens in [first] + [1] * (count - 1)]
+
+
+def text(length: int, seed: int = 0) -> list[int]:
+    """Random tokens of the small models."""
+    return random.Random(seed).choices(range(LLAMA.vocab_size), k=length)
+
+
+def blocks_for(length: int, first: int = 1) -> list[int]:
+    """Blocks for so many tokens, numbered from ``first`` on."""
+    return list(range(first, first - (-length // BLOCK_SIZE)))
+
+
+def watch_logits(device: Device) -> list[torch.Tensor]:
+    """The logits of each step from now on."""
+    model, seen = device.executor.model, []
+    logits = model.logits
+
+    def watched(states: torch.Tensor) -> torch.Tensor:
+        seen.append(logits(states).clone())
+        return seen[-1].clone()
+
+    model.logits = watched
+    return seen

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from plan_maker import Device
-from test_model import blocks_for, text, watch_logits
+from plan_maker import Device, blocks_for, text, watch_logits
 
 from callboard.runner.model_source import resolve_model
 from callboard.runner.weights import load_weights

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from dense_reference import GEMMA3, greedy, random_weights
-from plan_maker import Device
-from test_model import blocks_for, text
+from plan_maker import Device, blocks_for, text
 
 from callboard.runner import TorchRunner
 from callboard.runner.kv_layout import KVLayout, Place, group_layers, layout_of

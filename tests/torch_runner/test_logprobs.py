@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from dense_reference import LLAMA, random_weights, reference_logits
-from test_model import text
+from plan_maker import text
 
 from callboard import CompletionOutput, Engine, EngineConfig, InvalidRequestError, RequestOutput, SamplingParams
 from callboard.runner.torch_runner import TorchRunner

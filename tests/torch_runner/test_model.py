@@ -9,34 +9,13 @@ import numpy as np
 import pytest
 import torch
 from dense_reference import CONFIGS, GEMMA3, LLAMA, greedy, random_weights, reference_logits
-from plan_maker import BLOCK_SIZE, Device
+from plan_maker import Device, blocks_for, text, watch_logits
 
 from callboard.runner.model_config import ModelConfig
 from callboard.runner.weights_pack import Linear
 from callboard.scheduler.errors import BooksError
 
 WEIGHTS = random_weights(LLAMA)
-
-
-def text(length: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(LLAMA.vocab_size), k=length)
-
-
-def blocks_for(length: int, first: int = 1) -> list[int]:
-    return list(range(first, first - (-length // BLOCK_SIZE)))
-
-
-def watch_logits(device: Device) -> list[torch.Tensor]:
-    """The logits of each step from now on."""
-    model, seen = device.executor.model, []
-    logits = model.logits
-
-    def watched(states: torch.Tensor) -> torch.Tensor:
-        seen.append(logits(states).clone())
-        return seen[-1].clone()
-
-    model.logits = watched
-    return seen
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dense_reference import LLAMA, random_weights
-from test_model import text
+from plan_maker import text
 
 from callboard import Engine, EngineConfig, SamplingParams
 from callboard.runner.torch_runner import TorchRunner

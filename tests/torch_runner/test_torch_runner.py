@@ -11,11 +11,13 @@ import anyio
 import msgspec
 import numpy as np
 import pytest
+import torch
 from dense_reference import LLAMA, Weights, greedy, random_weights
-from plan_maker import BLOCK_SIZE, PlanMaker
+from plan_maker import BLOCK_SIZE, Device, PlanMaker, watch_logits
 
 from callboard.actors import Reply
 from callboard.actors.errors import WrongLoopError
+from callboard.runner.mask_ticket import MaskTicket
 from callboard.runner.torch_runner import TorchRunner
 from callboard.scheduler.errors import BooksError, ConfigError, EngineDeadError, ModelLoadError
 from callboard.scheduler.plan import GrammarOutput
@@ -193,6 +195,30 @@ async def test_sampling_waits_for_the_masks_and_takes_the_best_of_what_they_allo
     token = int((await step).token_ids[0])
     assert (token == free) == few
     assert token in allowed
+
+
+class NotedTicket(MaskTicket):
+    """Masks that are there, and how many steps had their logits when they were asked for."""
+
+    def __init__(self, masks: GrammarOutput, logits: list[torch.Tensor]) -> None:
+        there: Reply[GrammarOutput] = Reply()
+        there.set_result(masks)
+        super().__init__(there)
+        self.asked: list[int] = []
+        self._logits = logits
+
+    def wait(self) -> GrammarOutput:
+        self.asked.append(len(self._logits))
+        return super().wait()
+
+
+def test_the_forward_pass_is_over_when_masks_are_waited_for() -> None:
+    device = Device(LLAMA, WEIGHTS)
+    device.admit("a", 0, PROMPT, [1, 2, 3, 4])
+    plan = device.step(a=5)
+    ticket = NotedTicket(masks_of(plan.step, "a", 0, [3, 40]), watch_logits(device))
+    assert device.executor.execute(plan, ticket).token_ids.tolist()[0] in (3, 40)
+    assert ticket.asked == [1]
 
 
 async def test_a_promise_of_masks_of_any_kind_will_do(runner: TorchRunner, plans: PlanMaker) -> None:
