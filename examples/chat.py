@@ -30,9 +30,10 @@ async def answer(engine: Engine, messages: list[dict[str, str]], console: Consol
 async def main(model: str) -> None:
     console = Console()
     messages: list[dict[str, str]] = []
-    with console.status(f"loading {model}"):
-        engine = Engine.from_pretrained(model)
-    async with engine:
+    loading = console.status(f"loading {model}")
+    loading.start()
+    async with Engine.from_pretrained(model) as engine:
+        loading.stop()
         # Reading the keyboard blocks, so it happens in a thread: the engine's loop goes on.
         while question := await anyio.to_thread.run_sync(console.input, "[bold cyan]you:[/] "):
             messages.append({"role": "user", "content": question})

@@ -36,8 +36,8 @@ class EnoughLines:
 async def main(model):
     rule = EnoughLines(3)
     engine = Engine.from_pretrained(model, stop_rules=[rule])
-    rule.line_ends.update(engine.tokenizer.encode("\n", add_special_tokens=False))
     async with engine:
+        rule.line_ends.update(engine.tokenizer.encode("\n", add_special_tokens=False))
         params = SamplingParams(temperature=0, max_tokens=128)
         async for output in engine.chat([{"role": "user", "content": QUESTION}], params, request_id="list of fruits"):
             print(output.text, end="", flush=True)

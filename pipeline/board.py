@@ -5,13 +5,26 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
-from ..scheduler.errors import BooksError, InvalidRequestError
-from ..scheduler.messages import EngineCoreOutputs, Finished
+from ..scheduler.errors import (
+    BooksError,
+    CallboardError,
+    InvalidRequestError,
+    PolicyError,
+    RequestFailedError,
+    RunnerError,
+)
+from ..scheduler.messages import EngineCoreOutputs, Fault, Finished
 from ..scheduler.request import FinishReason
 from .prompt_load import PromptLoad
 from .stream import StreamState
 
 ABORTED = Finished(reason=FinishReason.ABORT)
+ERROR_OF_FAULT: dict[Fault, type[CallboardError]] = {
+    "request": InvalidRequestError,
+    "policy": PolicyError,
+    "rule": RequestFailedError,
+    "runner": RunnerError,
+}
 # Ends the public part of a key; no request id holds it.
 MARK = "\0"
 
@@ -192,7 +205,7 @@ class Board:
 
     def _end_elsewhere(self, key: str, end: Finished, now: float) -> None:
         if end.reason is FinishReason.ERROR:
-            self._fail(key, InvalidRequestError(end.error or f"the request failed (request {public_id(key)})"))
+            self._fail(key, ERROR_OF_FAULT[end.fault](end.error or f"the request failed (request {public_id(key)})"))
         elif state := self._leave(key):
             state.finish(end, now)
         self.gone(key)

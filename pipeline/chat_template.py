@@ -10,6 +10,7 @@ from typing import Any, cast
 import jinja2
 
 from ..scheduler.errors import InvalidRequestError
+from .conversation import as_list
 from .template_box import CLOCK, MAX_TEXT, Box, Clock, Range, RefusedError, make_box
 
 TIME_LIMIT = 1.0  # seconds; a template of a real model takes some 50 us a message
@@ -107,10 +108,7 @@ def checked_messages(messages: Any) -> list[Mapping[str, Any]]:
     Raises:
         InvalidRequestError: no messages; one that is no dict, or lacks a role or content.
     """
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
-        kind = type(messages).__name__  # pyright: ignore[reportUnknownArgumentType]
-        raise InvalidRequestError(f"messages is {kind}, needed is a list of at least one message")
-    listed = list(cast("Iterable[Any]", messages))
+    listed = as_list("messages", messages)
     if not listed:
         raise InvalidRequestError("messages is empty, needed is a list of at least one message")
     for index, message in enumerate(listed):
@@ -122,10 +120,7 @@ def checked_tools(tools: Any) -> list[Any] | None:
     """The tools as a list, None where there are none. Raises InvalidRequestError for what is no list."""
     if tools is None:
         return None
-    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
-        kind = type(tools).__name__  # pyright: ignore[reportUnknownArgumentType]
-        raise InvalidRequestError(f"tools is {kind}, needed is a list of tools")
-    return list(cast("Iterable[Any]", tools)) or None
+    return as_list("tools", tools) or None
 
 
 def _parts_reason(messages: Sequence[Mapping[str, Any]], error: Exception) -> str | None:

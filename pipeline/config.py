@@ -157,5 +157,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Setting
         return SchedulerConfig(**{name: getattr(self, name) for name in names} | facts)
 
 
+def refuse_load_settings(config: EngineConfig) -> None:
+    """Raise ConfigError for settings of how a model is read: they mean nothing to an engine that is given a runner."""
+    defaults = EngineConfig()
+    for name in ("model", "dtype", "device", "kv_cache_memory", "num_threads"):
+        if (value := getattr(config, name)) != getattr(defaults, name):
+            raise ConfigError(
+                f"{name} is {value!r}, needed is its default: it says how a model is read, "
+                "and the engine was given a runner"
+            )
+
+
 def _refuse(name: str, value: object) -> NoReturn:
     raise NotBuiltError(f"{name}={value!r} is not supported yet")

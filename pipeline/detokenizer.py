@@ -21,6 +21,8 @@ class IncrementalDetokenizer:
     character, and each further token then costs more than the last.)
     """
 
+    __slots__ = ("_at_start", "_skip", "_tokenizer", "_utf8")
+
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import anyio
+import anyio.to_thread
 import msgspec
 import structlog
 
@@ -21,7 +24,8 @@ from ..scheduler.policy import Policy
 from ..scheduler.ranges import at_least
 from ..scheduler.stops import StopRule, checked_rules
 from .board import public_id
-from .config import EngineConfig
+from .config import EngineConfig, refuse_load_settings
+from .conversation import Conversation
 from .event_log import EventStream, KVEventStream, StepStatsStream
 from .garbage import Frozen
 from .outputs import EngineStats, RequestOutput
@@ -30,7 +34,7 @@ from .session import Session, check_chunk_params
 from .stream import RequestStream
 from .tokenizer import Tokenizer
 from .trace import Trace
-from .wiring import Parts
+from .wiring import Parts, checked_runner, checked_tokenizer
 
 Message = dict[str, Any]
 T = TypeVar("T")
@@ -61,10 +65,19 @@ class Engine:
         tokenizer: Tokenizer | None = None,
         stop_rules: Sequence[StopRule] = (),
     ) -> None:
-        self.config = config or EngineConfig()
-        self.runner = runner
-        self.tokenizer = tokenizer
+        self._set_up(EngineConfig() if config is None else config, stop_rules)
+        refuse_load_settings(self.config)
+        self._runner, self._tokenizer = checked_runner(runner), checked_tokenizer(tokenizer)
+
+    def _set_up(self, config: EngineConfig, stop_rules: Sequence[StopRule]) -> None:
+        """All but the model."""
+        if not isinstance(config, EngineConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"config is {config!r}, needed is an EngineConfig or None")
+        self.config = config
         self.stop_rules = checked_rules(stop_rules)
+        self._load: Callable[[], tuple[Runner, Tokenizer]] | None = None  # where the model is still to be read
+        self._runner: Runner | None = None
+        self._tokenizer: Tokenizer | None = None
         self._parts: Parts | None = None
         self._started = False
         self._cause: BaseException | None = None
@@ -75,15 +88,38 @@ class Engine:
     def from_pretrained(cls, path_or_name: str, *, stop_rules: Sequence[StopRule] = (), **config: Any) -> Self:
         """An engine for a model's files: a Hugging Face folder, a .gguf file, or an installed model's name.
 
-        Reads the model's description and tokenizer; the weights are read when the engine starts.
-        Raises ModelLoadError for files that are missing, damaged or of an unsupported kind, and
-        ConfigError for unknown or contradictory settings.
+        Looks for the files and checks the settings; all reading is done off the loop, when the engine is
+        entered. Raises ModelLoadError for files that are not there and ConfigError for unknown or contradictory
+        settings; entering the engine raises them for files that are damaged or of an unsupported kind, and for
+        settings that contradict the model.
         """
-        from .loading import load  # noqa: PLC0415 - torch and tokenizers are imported only where a model is
+        from .loading import check_model, load  # noqa: PLC0415 - only where a model is
 
+        if "model" in config:
+            raise ConfigError(f"model is given twice: {path_or_name!r} and {config['model']!r}")
         settings = EngineConfig(model=str(path_or_name), **config)
-        runner, tokenizer = load(settings)
-        return cls(settings, runner=runner, tokenizer=tokenizer, stop_rules=stop_rules)
+        check_model(settings)
+        engine = cls.__new__(cls)
+        engine._set_up(settings, stop_rules)
+        engine._load = partial(load, settings)
+        return engine
+
+    @property
+    def runner(self) -> Runner:
+        """What computes the steps. An engine of ``from_pretrained`` has it once it is entered; before: ConfigError."""
+        self._check_loaded()
+        assert self._runner is not None
+        return self._runner
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Turns text into tokens and back. As with ``runner``, there once a model is read."""
+        self._check_loaded()
+        return self._tokenizer
+
+    def _check_loaded(self) -> None:
+        if self._runner is None:
+            raise ConfigError(f"the model {self.config.model!r} is not read yet: use `async with engine:`")
 
     # --- life
 
@@ -93,9 +129,14 @@ class Engine:
         self._started = True
         parts: Parts | None = None
         try:
+            if self._load is not None:
+                # A thread of our own, left behind by a host that is cancelled: nothing must be given back.
+                self._runner, self._tokenizer = await anyio.to_thread.run_sync(
+                    self._load, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True
+                )
             # Checks the settings against the runner's limits, before weights are read.
             parts = Parts(self.config, self.runner, self.tokenizer, self.stop_rules)
-            parts.pipeline.on_failure(self.end_with)
+            parts.pipeline.on_failure(self._end_with)
             if start := getattr(self.runner, "start", None):
                 await start()
             await parts.pipeline.__aenter__()
@@ -127,7 +168,7 @@ class Engine:
             await self._close_runner()
 
     async def _close_runner(self) -> None:
-        if not await finish(self.runner.aclose, seconds=CLOSE_LIMIT, name="close runner"):
+        if self._runner is not None and not await finish(self._runner.aclose, seconds=CLOSE_LIMIT, name="close runner"):
             log.error("runner_does_not_close", runner=type(self.runner).__name__, waited_seconds=CLOSE_LIMIT)
 
     # --- requests
@@ -152,18 +193,38 @@ class Engine:
             cache_salt: only requests with an equal salt share cached prefixes.
 
         Raises InvalidRequestError for what can never be served, EngineOverloadedError when too
-        many requests wait or the engine is paused, EngineDeadError when the engine has ended. A text
-        prompt is tokenized later: what is wrong with its tokens is raised by the stream's first read.
+        many requests wait or the engine is paused, EngineDeadError when the engine has ended. A text is
+        tokenized later, and of more than 4,000 token ids each is looked at later: what is wrong with the
+        tokens is then raised by the stream's first read.
         """
         return self._submit(
             prompt, params, request_id=request_id, priority=priority, cache_salt=cache_salt, adapter=adapter
         )
 
     async def complete(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **options: Any
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        adapter: str | None = None,
     ) -> RequestOutput:
-        """Continue a prompt to its end; returns all of it. Cancelling aborts the request."""
-        async with self._submit(prompt, params, output_kind="final", **options) as stream:
+        """Continue a prompt to its end; returns all of it. Cancelling aborts the request.
+
+        Options as in ``generate``.
+        """
+        stream = self._submit(
+            prompt,
+            params,
+            request_id=request_id,
+            priority=priority,
+            cache_salt=cache_salt,
+            adapter=adapter,
+            output_kind="final",
+        )
+        async with stream:
             return await anext(stream)
 
     def chat(
@@ -172,13 +233,24 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Message] | None = None,
-        **options: Any,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        adapter: str | None = None,
     ) -> RequestStream:
-        """Answer a conversation: messages with "role" and "content", through the model's chat template."""
-        if self.tokenizer is None:
-            raise InvalidRequestError("chat needs a tokenizer with a chat template, the engine has none")
-        text = self.tokenizer.apply_chat_template(messages, tools=tools)
-        return self._submit(text, params, add_special_tokens=False, **options)
+        """Answer a conversation: messages with "role" and "content", through the model's chat template.
+
+        Options and errors as in ``generate``. What is wrong with one of more than 100 messages and tools is
+        raised by the stream's first read.
+        """
+        return self._submit(
+            Conversation.of(messages, tools),
+            params,
+            request_id=request_id,
+            priority=priority,
+            cache_salt=cache_salt,
+            adapter=adapter,
+        )
 
     def open_session(
         self,
@@ -353,7 +425,7 @@ class Engine:
 
     def _submit(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int] | Conversation,
         params: SamplingParams | None,
         *,
         request_id: str | None = None,
@@ -365,7 +437,7 @@ class Engine:
         prompted = parts.door.check(prompt, params, request_id=request_id, **options)
         parts.refuse_paused(request_id)
         now, params = parts.port.time(), prompted.params
-        parts.refuse_overload(request_id, params.n)
+        parts.room.refuse(request_id, params.n)
         states = new_states(request_id, params, self.tokenizer, now)
         parts.board.add(states)
         # There is a place: each holder of one is on the board, or leaving it.
@@ -399,7 +471,7 @@ class Engine:
         parts.port.check_owner()
         return parts
 
-    def end_with(self, cause: BaseException) -> None:
+    def _end_with(self, cause: BaseException) -> None:
         """Hand the one cause of the engine's end to every waiter; called by the supervisor."""
         if self._parts is not None and self._parts.stopped:  # what falls while an engine stops is no death
             return

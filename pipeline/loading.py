@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from ..runner.model_source import resolve_model
+from ..runner.model_source import find_model, resolve_model
 from ..runner.runner import Runner
+from ..scheduler.errors import ConfigError
 from .config import EngineConfig
 from .tokenizer import Tokenizer
 
@@ -20,11 +21,30 @@ OPENMP_SPINS = "30000"
 DEFAULT_ROWS = 256  # requests computed at once
 
 
+DTYPES = ("float32", "bfloat16", "float16")  # those of the torch runner, without an import of torch
+
+
+def check_model(config: EngineConfig) -> None:
+    """Check what needs no reading: that there is such a model, and the kind of its weights.
+
+    Raises ModelLoadError if there is none, ConfigError for a type or a device that is not supported.
+    """
+    find_model(config.model or "")
+    if config.dtype not in DTYPES:
+        raise ConfigError(f"dtype is {config.dtype!r}, supported are {', '.join(map(repr, DTYPES))}")
+    if config.device != "cpu":
+        raise ConfigError(f"device is {config.device!r}, supported is 'cpu'")
+
+
 def load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
     """The runner and the tokenizer of ``config.model``.
 
-    The files are opened once; weights are read later, on the runner's own thread. Sets
-    GOMP_SPINCOUNT in the environment of the process unless it is set.
+    The files are opened once; weights are read later, on the runner's own thread. Takes seconds,
+    most of them to import torch, so it is called on a thread. Sets GOMP_SPINCOUNT in the
+    environment of the process unless it is set.
+
+    Raises ModelLoadError for files that are damaged or of an unsupported kind, ConfigError for
+    settings that contradict the model.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
     from ..runner.torch_runner import TorchRunner  # noqa: PLC0415 - imports torch, which reads the setting
@@ -41,4 +61,6 @@ def load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
         max_num_running_reqs=config.max_num_running_reqs or DEFAULT_ROWS,
         num_threads=config.num_threads,
     )
-    return runner, Tokenizer.from_source(source)
+    tokenizer = Tokenizer.from_source(source)
+    tokenizer.warm_up()
+    return runner, tokenizer

@@ -35,6 +35,8 @@ def check_chunk_params(door: Door, params: Any, name: str) -> SamplingParams:
 class ChunkState(StreamState):
     """One input of a session and its completion; tells the session when it has ended."""
 
+    __slots__ = ("_before", "_tell_end")
+
     def __init__(
         self,
         request_id: str,
@@ -126,7 +128,7 @@ class Session:
         request_id = self._make_id(parts)
         params = self._params if params is None else check_chunk_params(parts.door, params, request_id)
         prompted = parts.door.check(prompt_chunk, params, request_id=request_id, **self._options)
-        parts.refuse_overload(request_id, 1)
+        parts.room.refuse(request_id, 1)
         now = parts.port.time()
         state = ChunkState(request_id, params, self._tokenizer, now, self._chunk_ended)
         parts.board.add([state])

@@ -51,8 +51,8 @@ def iteration_stats(
     outputs: EngineCoreOutputs, stream: Callable[[str], StreamState | None], now: float
 ) -> IterationStats:
     """What a step's outputs mean, before they are delivered; ``stream`` finds a request's state."""
-    given = Counter(outputs.req_ids)
-    states = {key: state for key in [*given, *outputs.finished] if (state := stream(key))}
+    given = Counter(outputs.req_ids)  # tokens of each, in the step's order
+    states = {key: state for key in dict.fromkeys([*given, *outputs.finished]) if (state := stream(key))}
     before = {key: state.timings for key, state in states.items()}
     first = [key for key in given if key in states and before[key].first_token is None]
     later = [before[key].last_token for key in given if key in states]

@@ -17,10 +17,10 @@ from ..scheduler.messages import EngineCoreEvent, Finished
 from ..scheduler.params import SamplingParams
 from ..scheduler.request import FinishReason
 from ..scheduler.statistics import PrefillStats
-from .logprob_places import LogprobPlaces
-from .outputs import CompletionOutput, PlaceLogprobs, RequestOutput, Timings, Usage
+from .logprob_places import CompletionLogprobs
+from .outputs import CompletionOutput, RequestOutput, Timings, Usage
 from .stop_strings import StopTrie
-from .text import TextBuilder
+from .text import CompletionText
 from .tokenizer import Tokenizer
 
 
@@ -34,6 +34,40 @@ class StreamState:
         trie: the automaton of its stop strings, which the completions share.
     """
 
+    __slots__ = (
+        "_arrived",
+        "_closed",
+        "_finished",
+        "_first_token",
+        "_last_token",
+        "_logprobs",
+        "_num_taken",
+        "_queued",
+        "_scheduled",
+        "_text",
+        "_tokenizer",
+        "_tokens",
+        "_trie",
+        "_wakes",
+        "end",
+        "error",
+        "index",
+        "key",
+        "news",
+        "num_prompt_tokens",
+        "params",
+        "prefill",
+        "prompt_token_ids",
+        "request_id",
+        "searches",
+    )
+    # Seconds on the engine's clock.
+    _queued: float | None
+    _scheduled: float | None
+    _first_token: float | None
+    _last_token: float | None
+    _finished: float | None
+
     def __init__(
         self,
         request_id: str,
@@ -44,39 +78,26 @@ class StreamState:
         *,
         trie: StopTrie | None = None,
     ) -> None:
-        self.request_id = request_id
-        self.index = index
-        self.key = request_id  # its name inside the engine; the board may choose another
-        self.params = params
+        self.request_id = self.key = request_id  # the key is its name inside the engine; the board may choose another
+        self.index, self.params = index, params
         self.prompt_token_ids: list[int] = []  # handed to the reader, who may write to it
         self.num_prompt_tokens = 0
         self.prefill: PrefillStats | None = None  # from the first token on
         self.end: Finished | None = None
         self.error: BaseException | None = None
         self.news = Signal()
-        self._text = TextBuilder(tokenizer, params, trie) if tokenizer else None
-        self._logprobs = LogprobPlaces(tokenizer)
-        self._prompt_logprobs = LogprobPlaces(tokenizer)
-        # Kept for the output kinds that give all so far.
-        self._whole_logprobs: list[PlaceLogprobs] = []
-        self._whole_prompt: list[PlaceLogprobs | None] = []
-        self._prompt_told = False
         # Stop strings: its tokens become text as they come.
-        self.searches = self._text is not None and self._text.searches
+        self.searches = tokenizer is not None and bool(params.stop_strings)
+        self._tokenizer, self._trie = tokenizer, trie
         self._wakes = params.output_kind != "final"  # whether a token is news for its reader
         self._tokens: list[int] = []
         self._num_taken = 0  # tokens in outputs already given
-        self._num_fed = 0  # tokens turned into text
-        self._new_text: list[str] = []
-        self._hidden = 0  # tokens at the end whose text is not shown
-        self._cut = False  # a stop string was found: no text comes after it
         self._closed = False  # the last output was given
+        # Made when first needed: thousands may wait.
+        self._text: CompletionText | None = None
+        self._logprobs: CompletionLogprobs | None = None
         self._arrived = arrived
-        self._queued: float | None = None
-        self._scheduled: float | None = None
-        self._first_token: float | None = None
-        self._last_token: float | None = None
-        self._finished: float | None = None
+        self._queued = self._scheduled = self._first_token = self._last_token = self._finished = None
 
     @property
     def ended(self) -> bool:
@@ -140,20 +161,21 @@ class StreamState:
 
     def search(self) -> str | None:
         """Look for stop strings in the text of what came since; returns the one that is completed, if any."""
-        return self._feed_text()
+        return self._made_text().feed(self._tokens)
 
     def add_logprobs(self, columns: LogprobColumns) -> None:
-        """Log-probabilities of the tokens that come next; of tokens that never come they are not shown."""
-        self._logprobs.add(columns)
+        """Log-probabilities of the tokens that come next."""
+        self._made_logprobs().add(columns)
 
     def add_prompt_logprobs(self, columns: LogprobColumns) -> None:
         """The next log-probabilities of the prompt."""
-        self._prompt_logprobs.add(columns)
+        self._made_logprobs().add_prompt(columns)
 
     def announce(self, end: Finished) -> None:
         """Say how the request is about to end, before its last tokens: the text of a stop token is not shown."""
         by_token = end.reason is FinishReason.STOP and not isinstance(end.stop_reason, str)
-        self._hidden = int(by_token and not self.params.include_stop_str_in_output)
+        if by_token and self._tokenizer is not None and not self.params.include_stop_str_in_output:
+            self._made_text().num_hidden = 1
 
     def finish(self, end: Finished, now: float) -> None:
         """The request's one end."""
@@ -169,7 +191,7 @@ class StreamState:
 
     def take(self) -> RequestOutput | None:
         """What is new, as the request's output kind says; None if nothing is. Raises the error."""
-        unread = self._num_taken < len(self._tokens) and self._wakes
+        unread = self.has_unread
         if not unread and self.end is None and self.error is None:  # the most frequent answer
             return None
         if self._closed:
@@ -185,8 +207,7 @@ class StreamState:
         return self._closed
 
     def _output(self) -> RequestOutput:
-        prefill = self.prefill
-        cached = prefill.num_cached_tokens if prefill else 0
+        cached = self.num_cached_tokens
         return RequestOutput(
             request_id=self.request_id,
             prompt_token_ids=self.prompt_token_ids,
@@ -197,72 +218,41 @@ class StreamState:
                 prompt_tokens=self.num_prompt_tokens, completion_tokens=len(self._tokens), cached_tokens=cached
             ),
             timings=self.timings,
-            prompt_logprobs=self._take_prompt_logprobs(self.params.output_kind != "delta"),
-            prefill=prefill,
+            prompt_logprobs=self._made_logprobs().take_prompt(self.num_prompt_tokens) if self._has_logprobs else None,
+            prefill=self.prefill,
         )
 
     def _completion(self) -> CompletionOutput:
-        finished = self._closed = self.end is not None
-        whole = self.params.output_kind != "delta"
-        new_text = self._take_text(finished) if self._text is not None else ""
+        self._closed = self.end is not None
         new_tokens = self._tokens[self._num_taken :]
-        logprobs = self._take_logprobs(len(new_tokens), whole)
         self._num_taken = len(self._tokens)
+        logprobs, total = self._made_logprobs().take(len(new_tokens)) if self._has_logprobs else (None, None)
         return CompletionOutput(
             index=self.index,
-            text=self._text.text if whole and self._text else new_text,
-            token_ids=list(self._tokens) if whole else new_tokens,
+            text=self._made_text().take(self._tokens, is_all=self._closed) if self._tokenizer else "",
+            token_ids=new_tokens if self.params.output_kind == "delta" else list(self._tokens),
             logprobs=logprobs,
-            cumulative_logprob=None if logprobs is None else self._logprobs.total,
+            cumulative_logprob=total,
             finish_reason=self.end.reason.value if self.end else None,
             stop_reason=self.end.stop_reason if self.end else None,
         )
 
-    def _take_logprobs(self, count: int, whole: bool) -> list[PlaceLogprobs] | None:
-        if self.params.logprobs is None:
-            return None
-        new = self._logprobs.take(count)
-        if not whole:
-            return new
-        self._whole_logprobs += new
-        return list(self._whole_logprobs)
+    # --- made when first needed
 
-    def _take_prompt_logprobs(self, whole: bool) -> list[PlaceLogprobs | None] | None:
-        """With the first output, and where all so far is given with each; what was computed, if it ended before."""
-        if self.params.prompt_logprobs is None or (self._prompt_told and not whole):
-            return None
-        if self._prompt_told:
-            return list(self._whole_prompt)
-        self._prompt_told = True
-        places = [None, *self._prompt_logprobs.take(self.num_prompt_tokens)]
-        self._whole_prompt = list(places) if whole else []
-        return places
+    @property
+    def _has_logprobs(self) -> bool:
+        return self.params.logprobs is not None or self.params.prompt_logprobs is not None
 
-    # --- text
+    def _made_logprobs(self) -> CompletionLogprobs:
+        if self._logprobs is None:
+            self._logprobs = CompletionLogprobs(self._tokenizer, self.params)
+        return self._logprobs
 
-    def _feed_text(self) -> str | None:
-        """Turn tokens that came since into text."""
+    def _made_text(self) -> CompletionText:
         if self._text is None:
-            return None
-        tokens = self._tokens[self._num_fed : len(self._tokens) - self._hidden]
-        self._num_fed += len(tokens)
-        if not tokens:
-            return None
-        new, matched = self._text.feed(tokens)
-        self._cut = matched is not None
-        self._new_text.append(new)
-        return matched
-
-    def _take_text(self, finished: bool) -> str:
-        if self._text is None:
-            return ""
-        if not self._cut:
-            self._feed_text()
-            if finished:
-                self._new_text.append(self._text.finish())
-        text = "".join(self._new_text)
-        self._new_text.clear()
-        return text
+            assert self._tokenizer is not None
+            self._text = CompletionText(self._tokenizer, self.params, self._trie)
+        return self._text
 
 
 class Readable(Protocol):
@@ -288,6 +278,8 @@ class RequestStream:
     before its end. A read may be cancelled or time out and be made again: no token is lost.
     One reader at a time, in the engine's event loop: reading anywhere else raises WrongLoopError.
     """
+
+    __slots__ = ("__weakref__", "_abort", "_port", "_state")
 
     def __init__(self, state: Readable, abort: Callable[[list[str]], None], port: LoopPort) -> None:
         self._state = state

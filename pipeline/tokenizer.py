@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..scheduler.errors import InvalidRequestError
+
+# Seconds for one message; those of real models take some 50 us.
+SLOW_TEMPLATE = 0.05
 
 if TYPE_CHECKING:
     import tokenizers
@@ -56,6 +61,7 @@ class Tokenizer:
         self.eos_token_ids = tuple(eos_token_ids)
         self.strips_first_space = strips_first_space
         self.template = template
+        self.has_slow_template = False  # whether even one message takes longer than the host's loop can spare
 
     @classmethod
     def from_source(cls, source: ModelSource) -> Tokenizer:
@@ -143,6 +149,17 @@ class Tokenizer:
             bos = self._added.get(self._prefix[0], "")
             return text if text.startswith(bos) else bos + text
         return text
+
+    def warm_up(self) -> None:
+        """Compile the chat template, and learn whether it is slow; its errors are those of who uses it."""
+        if self.template is None:
+            return
+        began = time.perf_counter()
+        with suppress(InvalidRequestError):
+            self.template.render([{"role": "user", "content": "a"}])
+            began = time.perf_counter()
+            self.template.render([{"role": "user", "content": "a"}])
+        self.has_slow_template = time.perf_counter() - began > SLOW_TEMPLATE
 
     def _find_bytes(self, token_id: int) -> bytes:
         if (added := self._added.get(token_id)) is not None:

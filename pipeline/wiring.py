@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..actors import LoopPort, LoopWatch
 from ..runner.grammar_actor import GrammarActor
 from ..runner.runner import Runner, RunnerInfo
 from ..runner.runner_actor import RunnerActor
-from ..scheduler.errors import ConfigError, EngineOverloadedError, EnginePausedError, InvalidRequestError
+from ..scheduler.config import SchedulerConfig
+from ..scheduler.errors import ConfigError, EnginePausedError
 from ..scheduler.kv_cache_actor import KVCacheActor
 from ..scheduler.kv_cache_manager import KVCacheManager
 from ..scheduler.messages import Abort, CloseSession, EngineCoreEvent
@@ -22,11 +24,13 @@ from .constraints import ConstraintCheck, vocabulary_of
 from .delivery import DeliveryActor
 from .door import Door
 from .event_log import EventLog
-from .intake import Intake, IntakeActor
+from .intake import Intake
+from .intake_actor import IntakeActor
 from .param_limits import ParamLimits
 from .pipeline import Pipeline
 from .session_names import SessionNames
 from .tokenizer import Tokenizer
+from .waiting_room import WaitingRoom
 
 
 class Parts:
@@ -35,69 +39,21 @@ class Parts:
     def __init__(
         self, config: EngineConfig, runner: Runner, tokenizer: Tokenizer | None, stop_rules: Sequence[StopRule] = ()
     ) -> None:
-        info = runner.info
-        max_model_len = _at_most("max_model_len", config.max_model_len, info.max_model_len)
-        num_blocks = _at_most("num_kv_blocks", config.num_kv_blocks, info.num_kv_blocks)
-        rows = _at_most("max_num_running_reqs", config.max_num_running_reqs, info.max_num_running_reqs)
-        if config.block_size != info.block_size:
-            raise ConfigError(f"block_size is {config.block_size}, the runner's is {info.block_size}")
+        settings = _settings(config, runner.info)
         self.stopped = False
         self.paused: PauseMode | None = None
         self.port = LoopPort()
-        self.max_unfinished = config.max_waiting + rows
-        self.max_waiting_tokens = config.max_waiting_tokens
         self.board = Board(self._tell_abort, self._tell_unsent)
+        self.room = WaitingRoom(
+            self.board, config.max_waiting + settings.max_num_running_reqs, config.max_waiting_tokens
+        )
         self.sessions = SessionNames()
         self.events = EventLog(self.port)
         self.watch = LoopWatch(lambda: len(self.board) > 0)
-        depth = config.steps_in_flight
-        self.delivery = DeliveryActor(self.board, self.events, steps_in_flight=depth)
-        self.runner = RunnerActor(runner, steps_in_flight=depth)
-        keyed = config.enable_prefix_caching
-        self.grammars = _grammars(config, info, tokenizer)
-        settings = config.scheduler(
-            max_num_running_reqs=rows,
-            max_model_len=max_model_len,
-            num_kv_blocks=num_blocks,
-            eos_token_ids=info.eos_token_ids,
-            weights_id=info.weights_id,
-            kv_groups=info.kv_groups,
-        )
-        self.kv = KVCacheActor(
-            KVCacheManager(
-                num_blocks,
-                config.block_size,
-                keyed,
-                groups=info.kv_groups,
-                max_in_flight_tokens=settings.max_in_flight_tokens,
-            )
-        )
-        core = Scheduler(settings, stop_rules)
-        self.scheduler = SchedulerActor(
-            core,
-            reserve=self.kv.wants,
-            plans=self.runner.plans,
-            outputs=self.delivery.outputs,
-            max_waiting=self.max_unfinished,
-            grammars=self.grammars.wanted if self.grammars else None,
-        )
-        if self.grammars:
-            self.grammars.deliver_to(self.scheduler.mailbox.control_nowait)
-            self.runner.ask_for_masks(self.grammars.mailbox.control_nowait)
-        self.runner.deliver_to(self.scheduler.mailbox.control_nowait)
-        intake = Intake(
-            info,
-            tokenizer,
-            max_model_len=max_model_len,
-            num_kv_blocks=num_blocks,
-            sizes=settings.group_sizes(),
-            prefix_hash=config.prefix_hash if keyed else None,
-        )
-        limits = ParamLimits(
-            info, type(runner).__name__, max_logprobs=config.max_logprobs, has_tokenizer=tokenizer is not None
-        )
-        self.door = Door(intake, tokenizer, limits, ConstraintCheck(info, tokenizer))
-        self.intake = IntakeActor(intake, self.board, submits=self.scheduler.submits, max_waiting=self.max_unfinished)
+        self._make_ends(config, runner, tokenizer)
+        self._make_scheduler(settings, stop_rules)
+        self._make_intake(config, settings, runner, tokenizer)
+        self._connect()
         # Started from the end of the data's way to its beginning: nobody sends to an actor that does not run.
         self.pipeline = Pipeline(
             self.delivery,
@@ -111,23 +67,63 @@ class Parts:
             raise_on_exit=False,
         )
 
-    def refuse_overload(self, request_id: str, n: int) -> None:
-        """Raise EngineOverloadedError when a request's ``n`` completions may not all wait."""
-        if n > self.max_unfinished:
-            raise InvalidRequestError(f"n is {n}, limit is {self.max_unfinished} (request {request_id})")
-        if self.board.num_places + n > self.max_unfinished:
-            more = f" and {n} more are asked for" if n > 1 else ""
-            raise EngineOverloadedError(
-                f"{self.board.num_places} requests are unfinished{more}, limit is {self.max_unfinished} "
-                f"(max_waiting and max_num_running_reqs together); try again later (request {request_id})"
-            )
+    def _make_ends(self, config: EngineConfig, runner: Runner, tokenizer: Tokenizer | None) -> None:
+        """The actors that the scheduler sends to."""
+        depth = config.steps_in_flight
+        self.delivery = DeliveryActor(self.board, self.events, steps_in_flight=depth)
+        self.runner = RunnerActor(runner, steps_in_flight=depth)
+        self.grammars = _grammars(config, runner.info, tokenizer)
 
-        limit, load = self.max_waiting_tokens, self.board.load.total
-        if limit is not None and load >= limit:
-            raise EngineOverloadedError(
-                f"{load} prompt tokens wait to be computed, limit is {limit} (max_waiting_tokens); "
-                f"try again later (request {request_id})"
+    def _make_scheduler(self, settings: SchedulerConfig, stop_rules: Sequence[StopRule]) -> None:
+        """The scheduler and the KV cache."""
+        assert settings.num_kv_blocks is not None
+        self.kv = KVCacheActor(
+            KVCacheManager(
+                settings.num_kv_blocks,
+                settings.block_size,
+                settings.enable_prefix_caching,
+                groups=settings.kv_groups,
+                max_in_flight_tokens=settings.max_in_flight_tokens,
             )
+        )
+        self.scheduler = SchedulerActor(
+            Scheduler(settings, stop_rules),
+            reserve=self.kv.wants,
+            plans=self.runner.plans,
+            outputs=self.delivery.outputs,
+            max_waiting=self.room.max_unfinished,
+            grammars=self.grammars.wanted if self.grammars else None,
+        )
+
+    def _make_intake(
+        self, config: EngineConfig, settings: SchedulerConfig, runner: Runner, tokenizer: Tokenizer | None
+    ) -> None:
+        """The way in: the door, and what makes requests of prompts."""
+        info = runner.info
+        assert settings.num_kv_blocks is not None
+        intake = Intake(
+            info,
+            tokenizer,
+            max_model_len=settings.max_model_len,
+            num_kv_blocks=settings.num_kv_blocks,
+            sizes=settings.group_sizes(),
+            prefix_hash=config.prefix_hash if config.enable_prefix_caching else None,
+        )
+        limits = ParamLimits(
+            info, type(runner).__name__, max_logprobs=config.max_logprobs, has_tokenizer=tokenizer is not None
+        )
+        self.door = Door(intake, tokenizer, limits, ConstraintCheck(info, tokenizer))
+        self.intake = IntakeActor(
+            intake, self.board, submits=self.scheduler.submits, max_waiting=self.room.max_unfinished
+        )
+
+    def _connect(self) -> None:
+        """The ways back: control lanes, which never block."""
+        to_scheduler = self.scheduler.mailbox.control_nowait
+        self.runner.deliver_to(to_scheduler)
+        if self.grammars:
+            self.grammars.deliver_to(to_scheduler)
+            self.runner.ask_for_masks(self.grammars.mailbox.control_nowait)
 
     def refuse_paused(self, request_id: str) -> None:
         """Raise EnginePausedError while the engine is paused in a mode that takes no requests."""
@@ -181,11 +177,39 @@ class Parts:
             self.scheduler.mailbox.control_nowait(Abort([key], unsent=True))
 
 
+def checked_runner(runner: Any) -> Runner:
+    """The runner. Raises ConfigError for what is none."""
+    calls = all(callable(getattr(runner, name, None)) for name in ("submit", "aclose"))
+    if isinstance(runner, type) or not calls or not isinstance(getattr(runner, "info", None), RunnerInfo):
+        raise ConfigError(f"runner is {runner!r}, needed is an object with the methods of Runner and a RunnerInfo")
+    return runner
+
+
+def checked_tokenizer(tokenizer: Any) -> Tokenizer | None:
+    """The tokenizer, if there is one. Raises ConfigError for what is none."""
+    if tokenizer is not None and not all(callable(getattr(tokenizer, name, None)) for name in ("encode", "join_bytes")):
+        raise ConfigError(f"tokenizer is {tokenizer!r}, needed is a Tokenizer or None")
+    return tokenizer
+
+
 def _grammars(config: EngineConfig, info: RunnerInfo, tokenizer: Tokenizer | None) -> GrammarActor | None:
     """The grammars' actor, where there is a vocabulary to constrain."""
     if tokenizer is None:
         return None
     return GrammarActor(lambda: vocabulary_of(tokenizer, info), config.grammars)
+
+
+def _settings(config: EngineConfig, info: RunnerInfo) -> SchedulerConfig:
+    """The scheduler's settings. Raises ConfigError for those that the runner cannot meet."""
+    if config.block_size != info.block_size:
+        raise ConfigError(f"block_size is {config.block_size}, the runner's is {info.block_size}")
+    limits = {
+        name: _at_most(name, getattr(config, name), getattr(info, name))
+        for name in ("max_model_len", "num_kv_blocks", "max_num_running_reqs")
+    }
+    return config.scheduler(
+        **limits, eos_token_ids=info.eos_token_ids, weights_id=info.weights_id, kv_groups=info.kv_groups
+    )
 
 
 def _at_most(name: str, wanted: int | None, limit: int) -> int:

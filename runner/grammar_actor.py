@@ -176,23 +176,24 @@ class GrammarActor(Actor):
     def _hand_out(self, reply: Reply[_Made]) -> None:
         if reply.error is not None:  # it was closed
             return
-        masks, refused, failure = reply.value
+        masks, news, failure = reply.value
         for mask in masks:
             self._asks.pop(mask.step).reply.set_result(mask)
-        if refused:
-            log.error("constrained_requests_end", requests=refused)
-            self._tell(GrammarNews(failed=refused))
+        if news:
+            log.error("constrained_requests_end", requests=news.failed | news.broken)
+            self._tell(news)
         if failure is not None:
             self._failure = failure
             self.mailbox.wake()
 
 
-_Made = tuple[list[GrammarOutput], dict[str, str], Exception | None]
+_Made = tuple[list[GrammarOutput], GrammarNews | None, Exception | None]
 
 
 def _attempt(manager: GrammarManager, work: Callable[[GrammarManager], None]) -> _Made:
     try:
         work(manager)
-        return manager.take_masks(), manager.take_refused(), None
+        masks, news = manager.take_masks(), GrammarNews(failed=manager.take_refused(), broken=manager.take_broken())
+        return masks, news if news.failed or news.broken else None, None
     except Exception as error:  # noqa: BLE001 - whatever it is ends the actor, and so the engine
-        return [], {}, error
+        return [], None, error

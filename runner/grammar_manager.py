@@ -88,6 +88,7 @@ class GrammarManager:
         self._constrained = np.zeros(0, np.bool_)  # by row: whether its holder may have a matcher
         self._done = 0  # the last step whose tokens are known
         self._refused: dict[str, str] = {}
+        self._broken: dict[str, str] = {}
         self._num_masks = self._num_tokens = self._num_rolled_back = self._num_refused = 0
 
     # --- requests come and go
@@ -146,9 +147,14 @@ class GrammarManager:
         return made
 
     def take_refused(self) -> dict[str, str]:
-        """Requests that must end, and why: a token that breaks the grammar, or masks that take too long."""
+        """Requests that must end, and why: their masks take too long."""
         refused, self._refused = self._refused, {}
         return refused
+
+    def take_broken(self) -> dict[str, str]:
+        """Requests that must end because a token breaks their grammar: the runner did not apply its mask."""
+        broken, self._broken = self._broken, {}
+        return broken
 
     def valid_drafts(self, req_id: str, drafts: Sequence[int]) -> list[int]:
         """The longest beginning of these drafts that the request's grammar takes; the request stays where it is."""
@@ -184,7 +190,7 @@ class GrammarManager:
             if not matcher.accept(token):
                 matcher.refused = True
                 self._num_refused += 1
-                self._refused[req_id] = (
+                self._broken[req_id] = (
                     f"step {step} chose token {token} as output {matcher.num_accepted}, which the grammar forbids: "
                     f"the runner did not apply its mask (request {req_id})"
                 )

@@ -105,6 +105,8 @@ class _Job:
 
 
 class _Zygote:
+    """Forks a child for each grammar that is asked for, and kills it when its time is up."""
+
     def __init__(self, lanes: list[socket.socket], limits: GrammarConfig, compile_spec: Compile) -> None:
         self._limits, self._compile = limits, compile_spec
         self._jobs: dict[int, _Job] = {}  # by pipe

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
+from ..scheduler.config import at_least
+from ..scheduler.errors import ConfigError
 from ..scheduler.plan import SchedulerOutput
 
 
@@ -22,6 +26,12 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     per_token: float = 0.0
     per_request: float = 0.0
     hidden_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("fixed", "per_token", "per_request"):
+            if not 0.0 <= (value := getattr(self, name)) < math.inf:
+                raise ConfigError(f"{name} is {value}, needed is a finite number of seconds of at least 0")
+        at_least("hidden_tokens", self.hidden_tokens, 0)
 
     def of(self, plan: SchedulerOutput) -> float:
         """The time of one step."""

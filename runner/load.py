@@ -12,6 +12,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from ..scheduler.config import at_least
+from ..scheduler.errors import ConfigError
+
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     """Lengths in tokens with a heavy tail: log-normal, from its mean and standard deviation, cut at both ends."""
@@ -20,6 +23,14 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     std: float
     least: int = 1
     most: int = 4096
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.mean < math.inf:
+            raise ConfigError(f"mean is {self.mean}, needed is a finite number above 0")
+        if not 0.0 <= self.std < math.inf:
+            raise ConfigError(f"std is {self.std}, needed is a finite number of at least 0")
+        at_least("least", self.least, 0)
+        at_least("most", self.most, self.least)
 
     def draw(self, chosen: random.Random) -> int:
         """One length."""
@@ -74,9 +85,14 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.rate > 0:
-            raise ValueError(f"rate is {self.rate}, needed is a number above 0")
+            raise ConfigError(f"rate is {self.rate}, needed is a number above 0")
         if not 1.0 <= self.burst < math.inf:
-            raise ValueError(f"burst is {self.burst}, the least is 1")
+            raise ConfigError(f"burst is {self.burst}, needed is a finite number of at least 1")
+        if not 0.0 <= self.prefix_skew < math.inf:
+            raise ConfigError(f"prefix_skew is {self.prefix_skew}, needed is a finite number of at least 0")
+        at_least("num_prefixes", self.num_prefixes, 0)
+        at_least("prefix_len", self.prefix_len, 0)
+        at_least("vocab_size", self.vocab_size, 1)
 
     def __iter__(self) -> Iterator[LoadRequest]:
         chosen = random.Random(self.seed)  # noqa: S311 - traffic, not secrets

@@ -9,7 +9,7 @@ from ..scheduler.errors import ModelLoadError
 from .gguf_file import GgufFile
 from .hf_folder import HfFolder
 from .model_config import ModelConfig
-from .shipped_models import find_shipped
+from .shipped_models import find_shipped, join_shipped
 
 
 class ModelSource:
@@ -44,17 +44,26 @@ def resolve_model(path_or_name: str | Path) -> ModelSource:
     """The files behind a path or the name of a shipped model; nothing is downloaded.
 
     Raises:
+        ModelLoadError: nothing was found; the text lists what was tried. Or a shipped model's parts are damaged.
+    """
+    return ModelSource(join_shipped(str(path_or_name), find_model(path_or_name)))
+
+
+def find_model(path_or_name: str | Path) -> list[Path]:
+    """Where a model is: one path, or the parts of a shipped one. Looks at names only, which takes no time.
+
+    Raises:
         ModelLoadError: nothing was found; the text lists what was tried.
     """
     path = Path(path_or_name).expanduser()
     if path.is_dir():
         _check_folder(path)
-        return ModelSource(path)
+        return [path]
     if path.is_file():
-        return ModelSource(path)
+        return [path]
     shipped = find_shipped(str(path_or_name))
-    if isinstance(shipped, Path):
-        return ModelSource(shipped)
+    if isinstance(shipped, list):
+        return shipped
     raise ModelLoadError(
         f"no model {str(path_or_name)!r}; tried: a folder {path.absolute()}, a GGUF file there, "
         f"a model in an installed wheel ({shipped}). Nothing is downloaded"

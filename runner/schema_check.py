@@ -54,6 +54,8 @@ def checked_schema(schema: Any, at: str = "#", form: Form = "json") -> Any:
 
 
 class _Walk:
+    """Goes through a schema and writes it anew; a ``$ref`` is looked up from its root."""
+
     def __init__(self, root: Any, at: str, form: Form) -> None:
         self._root, self._at = root, at
         self._form: Form = form

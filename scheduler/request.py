@@ -64,6 +64,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         session: name of the session whose text this request goes on with; its prompt is that whole text.
         block_digests: keys of the prompt's full blocks, when the sender has made them;
             None: the scheduler makes them.
+        is_checked: whether its sender has looked at each token of the prompt; else the scheduler does.
     """
 
     request_id: str
@@ -75,6 +76,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     session: str | None = None
     block_digests: list[bytes] | None = None
+    is_checked: bool = False
 
 
 class RequestState:

@@ -10,7 +10,7 @@ from .errors import BooksError
 from .logprobs import LogprobColumns
 from .messages import Finished
 from .plan import IntArray, ModelRunnerOutput, SchedulerOutput
-from .request import FinishReason, RequestState
+from .request import RequestState
 from .running_table import RunningTable
 
 Wave = tuple[IntArray, IntArray]
@@ -66,7 +66,7 @@ def failures(
     for req_id, live in zip(plan.req_ids, table.live(plan.rows, plan.epochs).tolist(), strict=True):
         if live and req_id in output.failed:
             text = f"step {plan.step} failed for it: {output.failed[req_id]} (request {req_id})"
-            found.append((states[req_id], Finished(reason=FinishReason.ERROR, error=text)))
+            found.append((states[req_id], Finished.by_error(text, "runner")))
     return found
 
 

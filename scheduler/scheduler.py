@@ -26,7 +26,7 @@ from .grammar_room import GrammarRoom
 from .kv_cache_manager import KVCacheManager
 from .limits import refuse_invalid
 from .logprobs import cut_like_tokens
-from .messages import EngineCoreOutputs, Finished, Follow, Granted, Publish, Reserve
+from .messages import EngineCoreOutputs, Fault, Finished, Follow, Granted, Publish, Reserve
 from .pause import PauseState
 from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .policy import Policy
@@ -97,22 +97,31 @@ class Scheduler:
         self._departures.finish([(state, Finished(reason=FinishReason.ABORT)) for state in states], now)
         return [state.request_id for state in states]
 
-    def grammar_news(self, ready: Iterable[str], failed: Mapping[str, str], now: float = 0.0) -> None:
-        """Requests whose grammars are ready join the queue; failed ones end. Not between ``propose`` and ``commit``."""
-        failed, requests, grammars = dict(failed), self.books.requests, self.grammars
+    def grammar_news(
+        self,
+        ready: Iterable[str],
+        failed: Mapping[str, str],
+        now: float = 0.0,
+        *,
+        broken: Mapping[str, str] | None = None,
+    ) -> None:
+        """Requests whose grammars are ready join the queue; the others end. Not between ``propose`` and ``commit``."""
+        ends = {req_id: Finished.by_error(text) for req_id, text in failed.items()}
+        ends |= {req_id: Finished.by_error(text, "runner") for req_id, text in (broken or {}).items()}
+        requests, grammars = self.books.requests, self.grammars
         for state in filter(None, map(grammars.release, ready)):
             try:
                 self._waiting.add(state)
             except PolicyError as error:
                 grammars.take_back(state)
-                failed[state.request_id] = str(error)
+                ends[state.request_id] = Finished.by_error(str(error), "policy")
             self._waiting.refused = False  # it may come before the one that found no room
-        ends = {req_id: Finished(reason=FinishReason.ERROR, error=text) for req_id, text in failed.items()}
         self._departures.finish([(requests[req_id], end) for req_id, end in ends.items() if req_id in requests], now)
 
-    def reject(self, request_id: str, error: str) -> None:
+    def reject(self, request_id: str, error: CallboardError) -> None:
         """Answer a request that could not be queued."""
-        self.books.reports.ended[request_id] = Finished(reason=FinishReason.ERROR, error=error)
+        fault: Fault = "policy" if isinstance(error, PolicyError) else "request"
+        self.books.reports.ended[request_id] = Finished.by_error(str(error), fault)
 
     def tell_unsent(self, request_ids: Iterable[str]) -> None:
         """Answer that requests which will never come have ended."""

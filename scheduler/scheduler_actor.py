@@ -97,7 +97,7 @@ class SchedulerActor(Actor):
         try:
             self.core.add_request(submit.request, now)
         except (InvalidRequestError, PolicyError) as error:
-            self.core.reject(submit.request.request_id, str(error))
+            self.core.reject(submit.request.request_id, error)
 
     def _apply(self, message: SchedulerControl, now: float) -> None:
         match message:
@@ -110,8 +110,8 @@ class SchedulerActor(Actor):
                 self._outputs.send_nowait(outputs)
             case CloseSession(session=session):
                 self.core.close_session(session)
-            case GrammarNews(ready=ready, failed=failed):
-                self.core.grammar_news(ready, failed, now)
+            case GrammarNews(ready=ready, failed=failed, broken=broken):
+                self.core.grammar_news(ready, failed, now, broken=broken)
             case Resume():
                 self.core.set_pause_state(PauseState.UNPAUSED)
                 self._answer_pauses()

@@ -1,5 +1,6 @@
 """What an import costs, and that the wheel holds what the disk holds."""
 
+import ast
 import pydoc
 import subprocess
 import sys
@@ -26,12 +27,37 @@ def test_every_folder_with_modules_is_listed_as_a_package():
     assert not [path for path in ROOT.glob("*/*/*.py") if path.parents[1] in folders]
 
 
-def test_cores_import_neither_torch_nor_anyio():
-    cores = ["scheduler/scheduler.py", "scheduler/kv_cache_manager.py", "scheduler/block_pool.py", "scheduler/draft.py"]
-    for core in cores:
-        text = (ROOT / core).read_text()
-        assert "import torch" not in text
-        assert "import anyio" not in text
+# Modules that wait without being named for it.
+SHELLS = {
+    "pipeline/delivery.py",
+    "pipeline/engine.py",
+    "pipeline/trace.py",
+    "runner/runner_thread.py",
+    "runner/simulated.py",
+}
+
+
+def imported(path: Path) -> set[str]:
+    """The libraries that a module names in its imports, at any depth."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def test_every_module_that_is_no_shell_is_a_core_and_imports_no_event_loop():
+    modules = [path for folder in ("scheduler", "runner", "pipeline") for path in (ROOT / folder).glob("*.py")]
+    waiting = {str(path.relative_to(ROOT)) for path in modules if imported(path) & {"anyio", "asyncio", "trio"}}
+    assert {name for name in waiting if not name.endswith("_actor.py")} == SHELLS
+
+
+def test_torch_is_imported_in_the_runner_alone():
+    for folder in ("actors", "scheduler", "pipeline", "callboard"):
+        for path in (ROOT / folder).glob("*.py"):
+            assert "torch" not in imported(path), path.relative_to(ROOT)
 
 
 def test_imports_run_one_way():

@@ -97,6 +97,7 @@ def test_a_setting_of_a_wrong_type_is_refused_with_what_was_got_and_needed(name:
         ({"request_id": 7}, "request id is 7, needed is text"),
         ({"request_id": ""}, "request id is '', needed is text that is not empty"),
         ({"priority": 0.5}, "priority is 0.5, needed is a whole number"),
+        ({"priority": True}, "priority is True, needed is a whole number"),
         ({"cache_salt": 1}, "cache_salt is 1, needed is text or None"),
         ({"adapter": "tuned"}, "adapter='tuned' is not supported yet"),
     ],

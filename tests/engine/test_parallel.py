@@ -181,8 +181,9 @@ async def test_the_engines_end_reaches_the_reader_once_and_after_what_came():
 
 
 async def test_what_is_wrong_with_the_prompt_fails_all_completions_at_once():
-    async with make() as engine:
-        stream = engine.generate("text without a tokenizer", SamplingParams(n=3), request_id="bad")
-        with pytest.raises(InvalidRequestError, match="no tokenizer"):
+    runner = SimulatedRunner(vocab_size=100, num_kv_blocks=4096, block_size=4, max_model_len=10_000)
+    async with Engine(EngineConfig(block_size=4), runner=runner) as engine:
+        stream = engine.generate([1] * 5_000 + [100], SamplingParams(n=3), request_id="bad")
+        with pytest.raises(InvalidRequestError, match=r"prompt token id is 100, limits are 0 and 99 \(request bad\)"):
             await anext(stream)
         await idle(engine)

@@ -5,7 +5,7 @@ import pytest
 import structlog
 from toy_engine import PROMPT, greedy, idle, make
 
-from callboard import ConfigError, Engine, InvalidRequestError
+from callboard import ConfigError, Engine, PolicyError
 from callboard.runner.toy_model import toy_tokens
 from callboard.scheduler import FCFSPolicy, RequestState
 
@@ -93,7 +93,7 @@ async def test_one_policy_object_serves_one_engine_at_a_time():
 
 async def test_a_request_that_a_policy_refuses_ends_with_its_reason_and_the_others_go_on():
     async with make(policy=Refusing()) as engine:
-        with pytest.raises(InvalidRequestError, match=r"Refusing.add failed: ValueError\('no x'\) \(request x\)"):
+        with pytest.raises(PolicyError, match=r"Refusing.add failed: ValueError\('no x'\) \(request x\)"):
             await engine.complete(PROMPT, greedy(), request_id="x")
         assert (await engine.complete(PROMPT, greedy(), request_id="y")).outputs[0].finish_reason == "length"
         await idle(engine)

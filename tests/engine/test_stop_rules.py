@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard import ConfigError, Engine, EngineConfig, InvalidRequestError, SamplingParams
+from callboard import ConfigError, Engine, EngineConfig, RequestFailedError, SamplingParams
 from callboard.runner import SimulatedRunner
 from callboard.runner.toy_model import toy_tokens
 from callboard.scheduler import Finished, FinishReason, RepetitionDetection, Request
@@ -103,7 +103,7 @@ class Abandoned(BaseException):
 async def test_a_rule_that_fails_ends_the_request_it_failed_for_and_no_other(rule: FailsFor, said: str):
     async with make(stop_rules=[rule]) as engine:
         others = engine.generate(PROMPT, SamplingParams(max_tokens=30))
-        with pytest.raises(InvalidRequestError, match=re.escape(said)):
+        with pytest.raises(RequestFailedError, match=re.escape(said)):
             await engine.complete([9, 1, 2], SamplingParams(max_tokens=30), request_id="mine")
         tokens = [token async for output in others for token in output.outputs[0].token_ids]
         assert tokens == toy_tokens(PROMPT, 30, 20)

@@ -18,6 +18,7 @@ from callboard import (
     InvalidRequestError,
     NotBuiltError,
     RequestOutput,
+    RunnerError,
     SamplingParams,
     StructuredOutput,
 )
@@ -198,7 +199,7 @@ async def test_a_runner_that_ignores_masks_ends_the_request_and_the_audit_tells(
     runner = Wild(vocab_size=260, num_kv_blocks=64, block_size=4, max_model_len=100, eos_token_ids=(END,))
     tokenizer = make().tokenizer
     async with Engine(EngineConfig(block_size=4), runner=runner, tokenizer=tokenizer) as engine:
-        with pytest.raises(InvalidRequestError, match="the runner did not apply its mask"):
+        with pytest.raises(RunnerError, match="the runner did not apply its mask"):
             await engine.complete("a", params(regex=r"\d{5}"))
         assert (await engine.complete("b", params(4))).outputs[0].finish_reason == "length"
         with pytest.raises(Exception, match="tokens were chosen that their grammars forbid"):

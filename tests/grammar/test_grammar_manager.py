@@ -111,7 +111,7 @@ def test_a_token_against_the_mask_ends_its_request_only_and_is_remembered():
     planned(manager, plan(1, new={"a": [], "b": []}, a=0, b=0))
     manager.plan(plan(2, a=1, b=1))
     manager.result(plan(1, a=0, b=0), result(1, a=ids("q"), b=ids("5")))
-    refused = manager.take_refused()
+    refused = manager.take_broken()
     assert list(refused) == ["a"]
     assert "step 1 chose token" in refused["a"]
     assert set(rows(manager.take_masks()[-1])) == {("b", 1)}

@@ -1,11 +1,13 @@
 """Simulated time: what a step takes, and that a virtual clock lets it pass at once."""
 
+import math
+
 import anyio
 import pytest
 import trio.testing
 from anyio.lowlevel import checkpoint
 
-from callboard import Engine, EngineConfig, SamplingParams
+from callboard import ConfigError, Engine, EngineConfig, SamplingParams
 from callboard.runner import H200_8B, TWO_CORES_135M, Latency, SimulatedRunner
 
 PROMPT = list(range(10))
@@ -18,6 +20,13 @@ def test_a_step_takes_a_fixed_part_and_parts_for_its_tokens_and_requests():
     assert latency.of_counts(10, 2) == pytest.approx(1.0 + 0.1 * 6 + 20.0)
     assert latency.of_counts(3, 3) == pytest.approx(31.0)
     assert latency.of_counts(0, 0) == 0.0
+
+
+@pytest.mark.parametrize("wrong", [{"fixed": -1.0}, {"per_token": math.inf}, {"per_request": math.nan}], ids=str)
+def test_a_latency_that_cannot_be_is_refused_by_name(wrong: dict[str, float]):
+    ((name, value),) = wrong.items()
+    with pytest.raises(ConfigError, match=f"^{name} is {value}, needed is a finite number of seconds"):
+        Latency(**wrong)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 import math
 from collections import Counter
 from itertools import groupby, islice, pairwise
+from typing import Any
 
 import pytest
 
+from callboard import ConfigError
 from callboard.runner import Load, LoadRequest
 from callboard.runner.load import SHAREGPT_OUTPUTS, SHAREGPT_PROMPTS, Lengths
 
@@ -70,7 +72,29 @@ def test_token_ids_are_below_the_vocabulary():
     assert {token for request in requests for token in request.prompt_token_ids} == set(range(7))
 
 
-@pytest.mark.parametrize(("wrong", "message"), [({"rate": 0.0}, "rate is 0.0"), ({"burst": 0.5}, "burst is 0.5")])
-def test_a_rate_or_burst_that_cannot_be_is_refused(wrong: dict[str, float], message: str):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rate": 0.0}, r"rate is 0\.0, needed is a number above 0"),
+        ({"burst": 0.5}, r"burst is 0\.5, needed is a finite number of at least 1"),
+        ({"prefix_skew": math.nan}, "prefix_skew is nan"),
+        ({"num_prefixes": -1}, "num_prefixes is -1, the least is 0"),
+        ({"vocab_size": 0}, "vocab_size is 0, the least is 1"),
+    ],
+)
+def test_a_load_that_cannot_be_is_refused_by_name(wrong: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=f"^{message}"):
         Load(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"mean": 0.0, "std": 1.0}, r"mean is 0\.0, needed is a finite number above 0"),
+        ({"mean": 5.0, "std": -1.0}, r"std is -1\.0"),
+        ({"mean": 5.0, "std": 1.0, "least": 9, "most": 8}, "most is 8, the least is 9"),
+    ],
+)
+def test_lengths_that_cannot_be_are_refused_by_name(wrong: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        Lengths(**wrong)

@@ -94,7 +94,7 @@ def test_a_priority_that_cannot_be_compared_is_refused_and_nobody_else_is_harmed
 
 def test_an_answer_to_a_refused_request_leaves_with_the_next_outputs():
     play = Play()
-    play.scheduler.reject("a", "no room")
+    play.scheduler.reject("a", InvalidRequestError("no room"))
     play.take_notices()
     assert (play.reason("a"), play.ends["a"].error) == ("error", "no room")
     assert play.scheduler.take_outputs() is None
