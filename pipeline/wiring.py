@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..actors import LoopPort, LoopWatch
 from ..runner.grammar_actor import GrammarActor
-from ..runner.runner import Runner, RunnerInfo
+from ..runner.runner import MERGED_BLOCKS, Runner, RunnerInfo
 from ..runner.runner_actor import RunnerActor
 from ..scheduler.errors import ConfigError, EngineOverloadedError, EnginePausedError, InvalidRequestError
 from ..scheduler.kv_cache_actor import KVCacheActor
@@ -70,6 +70,7 @@ class Parts:
                 keyed,
                 groups=info.kv_groups,
                 max_in_flight_tokens=settings.max_in_flight_tokens,
+                merge_equal_blocks=MERGED_BLOCKS in info.capabilities,
             )
         )
         core = Scheduler(settings, stop_rules)

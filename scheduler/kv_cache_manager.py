@@ -47,6 +47,8 @@ class KVCacheManager:
         groups: of layers, each with block tables of its own; their blocks come from one pool.
         max_in_flight_tokens: most tokens of a request in steps under way; bounds what groups with a
             window need at an admission. None: no limit.
+        merge_equal_blocks: whether an equal block takes the place of a request's own when that is
+            full. Only for a runner that honours ``SchedulerOutput.replaced``.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class KVCacheManager:
         *,
         groups: Sequence[KVGroup] = ONE_GROUP,
         max_in_flight_tokens: int | None = None,
+        merge_equal_blocks: bool = False,
     ) -> None:
         for name, value in (("num_blocks", num_blocks), ("block_size", block_size)):
             if value < 1:
@@ -64,6 +67,7 @@ class KVCacheManager:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
+        self._merges = enable_prefix_caching and merge_equal_blocks
         self._sizes = GroupSizes(groups, block_size, max_in_flight_tokens)
         self._groups = range(len(groups))
         self._pool = BlockPool(num_blocks, len(groups))
@@ -114,7 +118,7 @@ class KVCacheManager:
         if table is None:
             self._holders.drop(release.req_id)
             return
-        self._publish(release, table)
+        self._publish(release.req_id, table, release.digests, release.num_full_blocks, released=True)
         if release.keep_as:
             self._holders.keep(release.keep_as, table, release.fence)
             return
@@ -173,24 +177,27 @@ class KVCacheManager:
             if publish.req_id not in grants.preempted:
                 table = self._tables[publish.req_id]
                 first = table.published
-                self._publish(publish, table)
+                self._publish(publish.req_id, table, publish.digests, publish.num_full_blocks)
                 self._merge(publish, table, first, grants)
 
-    def _publish(self, full: Publish | Release, table: BlockTable) -> None:
+    def _publish(
+        self, req_id: str, table: BlockTable, digests: Sequence[bytes], num_full: int, *, released: bool = False
+    ) -> None:
+        """Enter the first ``num_full`` blocks of a table; ``digests`` continue its keys."""
         if not self.enable_prefix_caching:
             return
-        table.keys.extend(full.digests)
+        table.keys.extend(digests)
         # Whoever makes no keys has nothing to publish.
-        pool, end = self._pool, min(full.num_full_blocks, len(table.keys))
+        pool, end = self._pool, min(num_full, len(table.keys))
         for group, blocks in enumerate(table.groups):
             for index in range(max(table.published, table.passed[group]), end):
                 if pool.publish(blocks[index], table.keys[index], group):
-                    pool.journal.stored(full.req_id, index, isinstance(full, Release), group)
-        table.published = max(table.published, full.num_full_blocks)
+                    pool.journal.stored(req_id, index, released, group)
+        table.published = max(table.published, num_full)
 
     def _merge(self, publish: Publish, table: BlockTable, first: int, grants: _Grants) -> None:
         """Where an equal block can be found, it takes the place of the request's own after this step."""
-        if not (self.enable_prefix_caching and publish.merges) or publish.req_id in grants.stalled:
+        if not (self._merges and publish.merges) or publish.req_id in grants.stalled:
             return
         for group in self._groups:
             blocks = table.groups[group]
@@ -301,7 +308,7 @@ class KVCacheManager:
     def _admit(self, admit: Admit, start: Start, chunk: int, grants: _Grants) -> None:
         table = self._tables[admit.req_id] = self._kept_table(admit) if start.own else self._new_table(admit, start.hit)
         full = (start.num_tokens + chunk) // self.block_size
-        self._publish(Publish(req_id=admit.req_id, num_full_blocks=full), table)
+        self._publish(admit.req_id, table, (), full)
         self._count_lookup(admit, start.num_tokens)
         first, *more = table.groups
         grants.admitted.append(

@@ -62,7 +62,9 @@ class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
 class CachedRequestData(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that the runner holds already, as parallel lists.
 
-    ``new_block_ids[i]`` is what joins the end of request i's block table (None: nothing).
+    ``new_block_ids[i]`` is what joins the end of request i's block table (None: nothing), in the first
+    group of layers. A request that resumes after a preemption is not among them: it is in
+    ``scheduled_new_reqs``, with ``resumed`` set, all its token ids and its whole block table.
     """
 
     req_ids: list[str]
@@ -85,9 +87,11 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     Other fields:
         grown: row -> block ids that join the end of its block table, before the step.
-        grown_more: the same for each further group of layers; such a row is in ``grown`` too.
+        grown_more: the same for each further group of layers; such a row is in ``grown`` too. Empty for
+            a runner with one group; it has no view by request.
         replaced: row -> (group of layers, place in its table, block): an equal block takes the place of
-            the row's own after this step.
+            the row's own after this step. Empty unless the KV cache was made with
+            ``merge_equal_blocks``, which is for runners that honour it; it has no view by request.
         finished_req_ids, preempted_req_ids: left the runner since the plan before; sent once.
     """
 

@@ -41,7 +41,7 @@ class GrammarHistory:
         sizes = SIZES | {"max_num_running_reqs": config.pop("rows", 4)}
         self.runner = SimulatedRunner(vocab_size=VOCABULARY.width, num_kv_blocks=blocks, eos_token_ids=(END,), **sizes)
         settings = SchedulerConfig(num_kv_blocks=blocks, steps_in_flight=depth, eos_token_ids=(END,), **sizes, **config)
-        self.kv = KVCacheManager(blocks, SIZES["block_size"], settings.enable_prefix_caching)
+        self.kv = KVCacheManager(blocks, SIZES["block_size"], settings.enable_prefix_caching, merge_equal_blocks=True)
         self.scheduler = Scheduler(settings)
         self.grammars = GrammarManager(VOCABULARY.width, VOCABULARY.stop_token_ids, fill)
         self.rows = ConstrainedRows(sizes["max_num_running_reqs"])
