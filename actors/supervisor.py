@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from .actor import Actor, ActorStatus
-from .errors import ActorStoppedError, CallboardError
+from .errors import ActorStoppedError, CallboardError, ConfigError
 from .graph import refuse_cycles
 from .reply import Reply
 from .tasks import is_cancelled, outlast, start_apart, stray_cancel
@@ -49,6 +49,7 @@ class Supervisor:
         drain_timeout: seconds that ``drain`` gives the actors to end by themselves.
         cancel_timeout: seconds that cancelled actors have before they are reported, and that an
             ``on_stop`` has before it is cut off.
+        raise_on_exit: whether leaving the block raises what an actor failed with; else ``failure`` holds it.
         restart: actor name -> permission to start it again after an error.
     """
 
@@ -63,9 +64,9 @@ class Supervisor:
     ) -> None:
         names = [actor.name for actor in actors]
         if len(set(names)) != len(names):
-            raise ValueError(f"actors' names must differ, got {names}")
+            raise ConfigError(f"actors' names must differ, got {names}")
         if unknown := sorted(set(restart or ()) - set(names)):
-            raise ValueError(f"restart names no actor: {unknown}, actors are {names}")
+            raise ConfigError(f"restart names no actor: {unknown}, actors are {names}")
         refuse_cycles(actors)
         self.actors = list(actors)
         self.failure: BaseException | None = None

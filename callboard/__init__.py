@@ -20,9 +20,11 @@ from callboard.scheduler.errors import EngineDeadError as EngineDeadError
 from callboard.scheduler.errors import EngineOverloadedError as EngineOverloadedError
 from callboard.scheduler.errors import EnginePausedError as EnginePausedError
 from callboard.scheduler.errors import InvalidRequestError as InvalidRequestError
+from callboard.scheduler.errors import MisuseError as MisuseError
 from callboard.scheduler.errors import ModelLoadError as ModelLoadError
 from callboard.scheduler.errors import NotBuiltError as NotBuiltError
 from callboard.scheduler.errors import PolicyError as PolicyError
+from callboard.scheduler.errors import RunnerError as RunnerError
 from callboard.scheduler.kv_events import AllBlocksCleared as AllBlocksCleared
 from callboard.scheduler.kv_events import BlockRemoved as BlockRemoved
 from callboard.scheduler.kv_events import BlockStored as BlockStored

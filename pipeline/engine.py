@@ -322,6 +322,9 @@ class Engine:
         parts = self._running(dead_too=True)
         for core in (parts.scheduler.core, parts.kv.core, parts.board, *([parts.grammars] if parts.grammars else [])):
             core.check()
+        # A reservation that is under way has changed one side and not yet the other.
+        if self._cause is None and not parts.stopped and not len(parts.kv.wants):
+            parts.scheduler.core.check_against(parts.kv.core)
 
     def diagnose(self) -> str:
         """What each actor is waiting for, since when, and how full its lanes are; and whether the engine is paused."""

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from ..scheduler.errors import ConfigError
+
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     """Lengths in tokens with a heavy tail: log-normal, from its mean and standard deviation, cut at both ends."""
@@ -74,9 +76,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.rate > 0:
-            raise ValueError(f"rate is {self.rate}, needed is a number above 0")
+            raise ConfigError(f"rate is {self.rate}, needed is a number above 0")
         if not 1.0 <= self.burst < math.inf:
-            raise ValueError(f"burst is {self.burst}, the least is 1")
+            raise ConfigError(f"burst is {self.burst}, the least is 1")
 
     def __iter__(self) -> Iterator[LoadRequest]:
         chosen = random.Random(self.seed)  # noqa: S311 - traffic, not secrets

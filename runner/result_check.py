@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..scheduler.errors import NotBuiltError, RunnerError
+from ..scheduler.errors import RunnerError
 from ..scheduler.plan import ModelRunnerOutput, SchedulerOutput
+from ..scheduler.result_fields import check_fields
 
 
 def check_result(plan: SchedulerOutput, output: ModelRunnerOutput, vocab_size: int) -> None:
     """Raise RunnerError for a result that does not belong to the plan, or holds tokens that do not exist."""
     if output.step != plan.step:
         raise RunnerError(f"the runner gave the result of step {output.step} for step {plan.step}")
-    for name in ("draft_token_ids", "failed_block_ids"):
-        if getattr(output, name):
-            raise NotBuiltError(f"the runner gave {name} in step {plan.step}, which is not supported yet")
+    check_fields(plan, output)
     _check_logprobs(plan, output)
     wanted = int(plan.samples.sum())
     token_ids = output.token_ids
     if token_ids is None:
-        if unknown := set(output.sampled_token_ids or ()).difference(plan.req_ids):
-            raise RunnerError(f"the runner gave tokens for {sorted(unknown)} in step {plan.step}, not in the plan")
         token_ids = np.array([t for tokens in (output.sampled_token_ids or {}).values() for t in tokens], np.int64)
         if wanted and not len(token_ids):
             raise RunnerError(f"the runner gave no token in step {plan.step}, {wanted} requests sample")

@@ -118,9 +118,15 @@ class Books:
     def check(self) -> None:
         """Raise BooksError unless queue, table and requests agree."""
         self.table.check()
-        waiting = len(self.waiting) + len(self.grammars)
-        if self.num_running + waiting != len(self.requests):
-            raise BooksError(f"{self.num_running} run, {waiting} wait, {len(self.requests)} are known")
+        waiting = [*self.waiting.policy, *self.grammars]
+        if self.num_running + len(waiting) != len(self.requests):
+            raise BooksError(f"{self.num_running} run, {len(waiting)} wait, {len(self.requests)} are known")
+        if strangers := [state.request_id for state in waiting if self.requests.get(state.request_id) is not state]:
+            raise BooksError(f"requests wait that are not known: {strangers}")
+        if running := [state.request_id for state in waiting if state.row >= 0]:
+            raise BooksError(f"requests wait and hold a row: {running}")
+        if len({state.request_id for state in waiting}) != len(waiting):
+            raise BooksError(f"{len(waiting)} wait, some of them twice")
         self.waiting.check(self.requests)
         for row in self.table.order.tolist():
             state = self.requests.get(self.table.ids[row])

@@ -35,6 +35,11 @@ class Departures:
         return bool(self._releases)
 
     @property
+    def releasing(self) -> set[str]:
+        """Who gives up blocks of which the KV cache has not heard yet."""
+        return {release.req_id for release in self._releases}
+
+    @property
     def owed(self) -> bool:
         """Whether blocks would come back if the KV cache heard of an end, or of a step's end."""
         return bool(self._releases) or self._told < self.fence <= self._books.completed

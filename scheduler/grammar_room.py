@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .messages import PrepareGrammars
 from .request import RequestState, RequestStatus
 
@@ -19,6 +21,9 @@ class GrammarRoom:
 
     def __len__(self) -> int:
         return len(self._parked)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        return iter(self._parked.values())
 
     def park(self, state: RequestState) -> bool:
         """Keep a request that has a constraint, and ask for its grammar; False for any other."""

@@ -7,12 +7,13 @@ from itertools import chain
 
 from .block_pool import NULL_BLOCK, BlockPool
 from .block_table import BlockTable
-from .errors import BooksError, ConfigError
+from .errors import BooksError
 from .fences import Fences
 from .kv_groups import ONE_GROUP, GroupSizes, KVGroup
 from .kv_holders import Holders
 from .messages import Admit, Admitted, Granted, Grow, Publish, Release, Reserve, Victim
 from .prefix_hit import Hit, Start, find_hit
+from .setting_types import at_least, check_types
 from .statistics import KVCacheStatistics, KVGroupStatistics
 
 
@@ -62,8 +63,11 @@ class KVCacheManager:
         merge_equal_blocks: bool = False,
     ) -> None:
         for name, value in (("num_blocks", num_blocks), ("block_size", block_size)):
-            if value < 1:
-                raise ConfigError(f"{name} is {value}, the least is 1")
+            at_least(name, value, 1)
+        if max_in_flight_tokens is not None:
+            at_least("max_in_flight_tokens", max_in_flight_tokens, 1)
+        flags = {"enable_prefix_caching": enable_prefix_caching, "merge_equal_blocks": merge_equal_blocks}
+        check_types(flags.items())
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
@@ -363,6 +367,11 @@ class KVCacheManager:
         table = self._tables.get(req_id)
         return list(table.groups[group]) if table else []
 
+    @property
+    def table_ids(self) -> set[str]:
+        """The requests that have a block table; those that only keep blocks are not among them."""
+        return set(self._tables)
+
     def statistics(self) -> KVCacheStatistics:
         """Counts as they are now."""
         return KVCacheStatistics(
@@ -398,5 +407,5 @@ class KVCacheManager:
             raise BooksError(f"the null block is held {holds[NULL_BLOCK]} times")
         self._pool.check(holds)
         self._fences.check()
-        for req_id, table in self._tables.items():
+        for req_id, table in chain(self._tables.items(), self._holders.items()):
             table.check(req_id)

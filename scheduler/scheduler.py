@@ -21,7 +21,7 @@ from .config import SchedulerConfig
 from .departures import Departures
 from .draft import Draft, Head, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
 from .ends import Ends
-from .errors import BooksError, ConfigError, InvalidRequestError, PolicyError
+from .errors import BooksError, ConfigError, InvalidRequestError, MisuseError, NotBuiltError, PolicyError, RunnerError
 from .grammar_room import GrammarRoom
 from .kv_cache_manager import KVCacheManager
 from .limits import refuse_invalid
@@ -32,6 +32,7 @@ from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData
 from .policy import Policy
 from .repetition import watch_repetition
 from .request import FinishReason, Request, RequestState
+from .result_fields import check_fields
 from .results import new_prompt_logprobs, waves_of_tokens
 from .statistics import PrefillStats, SchedulerStatistics
 from .stops import StopRule
@@ -86,6 +87,7 @@ class Scheduler:
 
     def grammar_news(self, ready: Iterable[str], failed: Mapping[str, str], now: float = 0.0) -> None:
         """Requests whose grammars are ready join the queue; failed ones end. Not between ``propose`` and ``commit``."""
+        self._refuse_within_step("grammar_news")
         failed, requests, grammars = dict(failed), self.books.requests, self.grammars
         for state in filter(None, map(grammars.release, ready)):
             try:
@@ -134,7 +136,7 @@ class Scheduler:
 
     def _refuse_within_step(self, what: str) -> None:
         if self._draft is not None:
-            raise BooksError(f"{what} came between propose and commit of a step")
+            raise MisuseError(f"{what} came between propose and commit of a step")
 
     # --- one step
 
@@ -198,7 +200,10 @@ class Scheduler:
         return self._make_plan(rows, num_tokens, grown, fresh, granted.replaced)
 
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
-        """Apply a step's result; what it says of requests that are gone is dropped."""
+        """Apply a step's result; what it says of requests that are gone is dropped.
+
+        Raises RunnerError for the result of another step, or one that holds what is not built.
+        """
         self._enter_completed(plan, output)
         req_ids: list[str] = []
         token_ids: list[IntArray] = []
@@ -286,7 +291,7 @@ class Scheduler:
 
     def _take_draft(self) -> Draft:
         if self._draft is None:
-            raise BooksError("commit without propose")
+            raise MisuseError("commit without propose")
         draft, self._draft = self._draft, None
         return draft
 
@@ -350,9 +355,10 @@ class Scheduler:
     def _enter_completed(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
         completed = self.books.completed
         if output.step != plan.step or plan.step <= completed:
-            raise BooksError(
+            raise RunnerError(
                 f"the result of step {output.step} came for step {plan.step}, after that of step {completed}"
             )
+        check_fields(plan, output)
         self.books.completed = plan.step
         if self.books.sizes.has_windows:
             live = self._table.live(plan.rows, plan.epochs)
@@ -415,13 +421,26 @@ class Scheduler:
         """Raise BooksError unless queue, table and requests agree."""
         self.books.check()
 
+    def check_against(self, kv: KVCacheManager) -> None:
+        """Raise BooksError unless those who run are those who have a block table.
+
+        Only while no reservation is under way; passes between ``propose`` and ``commit``.
+        """
+        if self._draft is not None:
+            return
+        running, tables = {state.request_id for state in self.books.running()}, kv.table_ids
+        if bare := running - tables:
+            raise BooksError(f"requests run without a block table: {sorted(bare)}")
+        if left := tables - running - self._departures.releasing:
+            raise BooksError(f"block tables are left of requests that do not run: {sorted(left)}")
+
 
 def plan_step(
     scheduler: Scheduler, kv: KVCacheManager, encoder_cache: None = None, now: float = 0.0
 ) -> SchedulerOutput:
     """One step's plan, synchronously: propose, reserve, commit. For tests, benchmarks, simulation."""
     if encoder_cache is not None:
-        raise InvalidRequestError("no encoder cache is built yet, encoder_cache must be None")
+        raise NotBuiltError("no encoder cache is built yet, encoder_cache must be None")
     if kv.block_size != scheduler.config.block_size:
         raise ConfigError(f"block_size is {scheduler.config.block_size}, the KV cache's is {kv.block_size}")
     scheduler.bind_pool(kv.num_blocks)

@@ -10,7 +10,7 @@ from .draft import Head
 from .errors import BooksError
 from .pause import PauseState
 from .policy import Policy, PriorityPolicy
-from .policy_guard import hand_over, make_policy
+from .policy_guard import hand_over, make_policy, unguarded
 from .request import RequestState, RequestStatus
 from .sessions import Sessions, holder_of
 
@@ -40,7 +40,7 @@ class WaitingRoom:
     @property
     def displaces(self) -> bool:
         """Whether a more urgent request takes blocks and rows of running ones."""
-        return self._priority_preemption and isinstance(self.policy, PriorityPolicy)
+        return self._priority_preemption and isinstance(unguarded(self.policy), PriorityPolicy)
 
     def add(self, state: RequestState) -> None:
         """Take in a new request."""
@@ -101,8 +101,10 @@ class WaitingRoom:
         parked = list(map(holder_of, self.sessions.parked))
         if not self.preempted:
             return parked
-        states = sorted(self.preempted.values(), key=lambda state: state.request.arrival_time)
-        return parked + [state.request_id for state in self.policy.victims(states)]
+        begun = (state.request_id for state in self.policy if state.request_id in self.preempted)
+        order = list(islice(begun, len(self.preempted)))
+        # A policy that does not show all of its queue puts nobody's blocks out of reach.
+        return parked + [req_id for req_id in self.preempted if req_id not in order] + order[::-1]
 
     @property
     def num_to_do(self) -> int:
@@ -112,7 +114,7 @@ class WaitingRoom:
         return 0 if self.pause_state is PauseState.PAUSED_ALL else len(self.preempted)
 
     def check(self, known: dict[str, RequestState]) -> None:
-        """Raise BooksError if somebody has run already whom the scheduler does not know."""
+        """Raise BooksError if somebody has run already who is not known, or if the count of a session is wrong."""
         if strangers := [name for name, state in self.preempted.items() if known.get(name) is not state]:
             raise BooksError(f"preempted requests are not known: {strangers}")
         self.sessions.check(known.values())

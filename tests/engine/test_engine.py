@@ -255,7 +255,7 @@ async def test_what_is_not_built_is_refused_by_name_and_not_ignored():
         for params in ({"logprobs": 1}, {"presence_penalty": 0.5}, {"bad_words": ["x"]}):
             with pytest.raises(NotBuiltError, match=next(iter(params))):
                 engine.generate(PROMPT, SamplingParams(**params))
-    with pytest.raises(NotBuiltError, match="kv_connector"):
+    with pytest.raises(ConfigError, match="kv_connector"):
         EngineConfig(kv_connector="redis")
 
 

@@ -149,8 +149,8 @@ def test_constrained_texts_are_what_each_request_gets_alone(seed: int):
         rows=dice.randint(1, 5),
         max_num_scheduled_tokens=dice.choice([3, 7, 1000]),
         enable_prefix_caching=dice.random() < 0.6,
-        policy=dice.choice(["fcfs", "priority"]),
-        priority_preemption=dice.random() < 0.5,
+        policy=(policy := dice.choice(["fcfs", "priority"])),
+        priority_preemption=dice.random() < 0.5 and policy == "priority",
         max_backfill=dice.choice([0, 2]),
     )
     found = history.play()

@@ -55,13 +55,13 @@ class History:
         self.runner = SimulatedRunner(vocab_size=self.vocab, num_kv_blocks=self.blocks, kv_groups=groups, **sizes)
         self.config = SchedulerConfig(
             max_num_scheduled_tokens=r.choice([1, 2, 5, 9, 64, 1000]),
-            policy=r.choice(["fcfs", "priority"]),
+            policy=(policy := r.choice(["fcfs", "priority"])),
             enable_prefix_caching=r.random() < 0.7,
             steps_in_flight=self.depth,
             eos_token_ids=self.eos,
             long_prefill_token_threshold=r.choice([0, 0, 3]),
             watermark=r.choice([0, 0, 0.2]),
-            priority_preemption=r.random() < 0.3,
+            priority_preemption=r.random() < 0.3 and policy == "priority",
             max_backfill=r.choice([0, 0, 1, 3]),
             prefill_schedule_interval=r.choice([1, 1, 1, 3]),
             num_kv_blocks=r.choice([None, self.blocks]),
@@ -108,6 +108,7 @@ class History:
         elif self.under_way:
             self._apply(self.under_way.popleft())
         self.scheduler.check()
+        self.scheduler.check_against(self.kv)
 
     def _disturb(self) -> None:
         """What an operator may do at any time."""

@@ -128,6 +128,7 @@ class Play:
     def check(self) -> None:
         """Audit both cores."""
         self.scheduler.check()
+        self.scheduler.check_against(self.kv)
         self.kv.check()
 
     def waiting(self) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from play import Play, some
 
 from callboard.scheduler import SamplingParams, SchedulerConfig, plan_step
-from callboard.scheduler.errors import BooksError, ConfigError, InvalidRequestError
+from callboard.scheduler.errors import ConfigError, InvalidRequestError, MisuseError
 
 
 def _assert_unharmed(play: Play) -> None:
@@ -168,5 +168,5 @@ def test_an_encoder_cache_that_is_not_built_is_refused():
 def test_a_commit_without_a_proposal_is_an_error():
     play = Play()
     play.add("a", some(3))
-    with pytest.raises(BooksError, match="commit without propose"):
+    with pytest.raises(MisuseError, match="commit without propose"):
         play.scheduler.commit(play.kv.reserve(play.scheduler.take_releases()), 0.0)
