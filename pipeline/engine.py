@@ -144,6 +144,7 @@ class Engine:
             request_id: unique among unfinished requests; None: one is made.
             priority: smaller is more urgent, under the priority policy.
             cache_salt: only requests with an equal salt share cached prefixes.
+            adapter: name of an adapter of the weights; none is built yet, so any name is refused.
 
         Raises InvalidRequestError for what can never be served, EngineOverloadedError when too
         many requests wait or the engine is paused, EngineDeadError when the engine has ended. A text
@@ -188,7 +189,7 @@ class Engine:
         Args:
             params: of inputs that are sent without their own.
             session_id: unique among open sessions; None: one is made.
-            priority, cache_salt: of all its requests, as in ``generate``.
+            priority, cache_salt, adapter: of all its requests, as in ``generate``.
 
         Raises InvalidRequestError for an id that is in use and for options that cannot be served.
         """

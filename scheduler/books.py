@@ -9,11 +9,12 @@ from .config import SchedulerConfig
 from .errors import BooksError
 from .grammar_room import GrammarRoom
 from .kv_events import Described
+from .messages import EventKind
 from .pause import PauseState
 from .reports import Reports, described
 from .request import RequestState
 from .running_table import RunningTable
-from .statistics import SchedulerStatistics
+from .statistics import SchedulerStatistics, share_held
 from .waiting import WaitingRoom
 
 
@@ -57,7 +58,7 @@ class Books:
         table = self.table
         return [self.requests[req_id] for req_id in table.ids[table.order].tolist()]
 
-    def note(self, kind: str, request_id: str, now: float) -> None:
+    def note(self, kind: EventKind, request_id: str, now: float) -> None:
         """Something has happened to a request at the present step."""
         self.reports.note(kind, request_id, self.step, now)
 
@@ -97,7 +98,7 @@ class Books:
     @property
     def kv_usage(self) -> float:
         """Share of the KV cache that is held, 0 to 1, as far as is known."""
-        return 1.0 - self.free_blocks / self.pool_blocks if self.pool_blocks else 0.0
+        return share_held(self.free_blocks, self.pool_blocks or 0)
 
     def statistics(self) -> SchedulerStatistics:
         """Counts as they are now."""

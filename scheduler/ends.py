@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .arrays import IntArray
 from .books import Books
 from .departures import End
 from .messages import Finished
-from .plan import IntArray
 from .request import FinishReason, RequestState
 from .stops import StopRule, check_token, checked_rules, refuse_other_than_end
 

@@ -28,13 +28,13 @@ class _Grants:
         self.grown: dict[str, list[int]] = {}
         self.grown_more: dict[str, list[list[int]]] = {}
         self.stalled: set[str] = set()
-        self.short = False  # a running request got no blocks, and it is its turn
+        self.lacks_blocks = False  # a running request got no blocks, and it is its turn
         self.holders = list(wants.holders)
         self.displaced = list(wants.displaced)
         self.preempted: list[str] = []
         self.admitted: list[Admitted] = []
         self.refused = False
-        self.soon = False  # the first candidate finds room when steps under way have ended: nobody is to take it
+        self.head_fits_soon = False  # when steps under way have ended: nobody is to take that room
         self.num_out_of_turn = 0
 
 
@@ -94,12 +94,12 @@ class KVCacheManager:
         for grow in wants.grow:
             self._grow(grow, grants)
         # Those who may have to give way in this step may not get to compute what they would publish.
-        shaky = {victim.req_id for victim in wants.displaced}
-        self._publish_all([publish for publish in wants.publish if publish.req_id not in shaky], grants)
+        may_give_way = {victim.req_id for victim in wants.displaced}
+        self._publish_all([publish for publish in wants.publish if publish.req_id not in may_give_way], grants)
         # Whoever was admitted beside one that waits for blocks on their way might take them again.
-        if not (grants.preempted or grants.short):
+        if not (grants.preempted or grants.lacks_blocks):
             self._admit_all(wants, grants)
-        self._publish_all([publish for publish in wants.publish if publish.req_id in shaky], grants)
+        self._publish_all([publish for publish in wants.publish if publish.req_id in may_give_way], grants)
         gone = set(grants.preempted)
         return Granted(
             grown={req_id: blocks for req_id, blocks in grants.grown.items() if req_id not in gone},
@@ -163,7 +163,7 @@ class KVCacheManager:
             victim = next(grants.victims, None) if lack > 0 and grow.takes else None
             if victim is None:
                 grants.stalled.add(grow.req_id)
-                grants.short |= grow.takes
+                grants.lacks_blocks |= grow.takes
                 return False
             self._preempt(victim, grants)
             if victim.req_id == grow.req_id:
@@ -230,7 +230,7 @@ class KVCacheManager:
             start = self._make_room_for(admit, wants, grants, takes=number == 0)
             if start is None:
                 grants.refused = True
-                if grants.soon:
+                if grants.head_fits_soon:
                     return
                 continue
             if not self._row_for(wants, grants, takes=number == 0):
@@ -270,7 +270,7 @@ class KVCacheManager:
             if lack <= 0:
                 return start
             lack -= self._fences.num_on_their_way()
-            grants.soon = takes and lack <= 0
+            grants.head_fits_soon = takes and lack <= 0
             if not takes or not 0 < lack <= self._could_give(admit, grants):
                 return None
             if self._holders.give((req_id for req_id in grants.holders if req_id != admit.holder), lack):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from .plan import IntArray
+from .arrays import IntArray
 
 
 class KVGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from .errors import InvalidRequestError
-from .ranges import number, whole
+from .ranges import TOKEN_LIMIT, number, whole
 
-TOKEN_LIMIT = 2**31
 LARGEST_PENALTY = 2.0
 LARGEST_BIAS = 100.0
 ALL_TOKENS = -1  # as a count of log-probabilities

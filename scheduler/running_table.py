@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import BoolArray, IntArray
 from .errors import BooksError
-from .plan import BoolArray, IntArray
 
 IDLE = -1
 NO_TOKEN = -1

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .admission import Admission
+from .arrays import NO_INTS, IntArray
 from .books import Books
 from .cadence import PrefillCadence
 from .config import SchedulerConfig
@@ -28,7 +29,7 @@ from .limits import refuse_invalid
 from .logprobs import cut_like_tokens
 from .messages import EngineCoreOutputs, Finished, Follow, Granted, Publish, Reserve
 from .pause import PauseState
-from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from .plan import BlockIds, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .policy import Policy
 from .repetition import watch_repetition
 from .request import FinishReason, Request, RequestState

@@ -69,7 +69,7 @@ class WaitingRoom:
 
     def kept_for(self, state: RequestState) -> tuple[str | None, int]:
         """The session's holder that a request may go on from (None: its own), and its tokens computed there."""
-        if state.request.session is None or state.request_id in self.preempted:
+        if state.request_id in self.preempted:
             return None, state.num_held
         return self.sessions.kept_for(state)
 

@@ -76,7 +76,7 @@ def test_after_the_first_plan_the_size_of_the_pool_is_known_at_the_door():
 def test_a_token_that_no_vocabulary_has_is_refused(token: int):
     play = Play(caching=True)
     with pytest.raises(
-        InvalidRequestError, match=rf"prompt token is {token}, limits are 0 and 2147483647 \(request a\)"
+        InvalidRequestError, match=rf"prompt token is {token}, the limits are 0 and 2147483647 \(request a\)"
     ):
         play.add("a", [1, token, 2])
     _assert_unharmed(play)

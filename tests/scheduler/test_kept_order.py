@@ -4,7 +4,7 @@ from typing import Any
 
 from play import Play, ToyPlay
 
-from callboard.scheduler import FCFSPolicy
+from callboard.scheduler import FCFSPolicy, RequestState, RequestStatus
 
 
 class FewVictims(FCFSPolicy):
@@ -20,6 +20,21 @@ class HalfBlind(FCFSPolicy):
 
     def __iter__(self) -> Any:
         return iter([state for state in super().__iter__() if not state.num_preemptions])
+
+
+class InOrder(list[RequestState]):
+    """A queue in the order in which it is filled."""
+
+    add = list[RequestState].append
+
+    def requeue(self, state: RequestState) -> None:
+        self.insert(0, state)
+
+    def candidates(self, limit: int, now: float) -> list[RequestState]:
+        return self[:limit]
+
+    def victims(self, running: Any) -> Any:
+        return reversed(running)
 
 
 def preempted(play: Play, *names: str) -> None:
@@ -65,8 +80,18 @@ def test_with_such_a_policy_everybody_ends_with_the_tokens_it_gets_alone():
 
 
 def test_a_swap_keeps_the_order_of_arrival_and_not_that_of_the_clock():
-    play = Play(max_num_running_reqs=1)
+    play = Play(max_num_running_reqs=1, policy=InOrder())
     for name, arrived in (("first", 9.0), ("second", 5.0), ("third", 7.0)):
         play.add(name, 10, arrival_time=arrived)
-    play.scheduler.swap_policy(FCFSPolicy())
+    play.scheduler.swap_policy(InOrder())
     assert play.waiting() == ["first", "second", "third"]
+
+
+def test_a_policy_that_still_holds_a_request_sees_that_it_has_ended():
+    play = Play()
+    play.add("a", 10, max_tokens=1)
+    state = play.scheduler.books.requests["a"]
+    assert not state.status.is_finished
+    play.step()
+    assert state.status is RequestStatus.FINISHED_LENGTH_CAPPED
+    assert state.status.is_finished
