@@ -10,6 +10,7 @@ from .errors import CallboardError as CallboardError
 from .errors import ChannelClosedError as ChannelClosedError
 from .errors import ChannelEmptyError as ChannelEmptyError
 from .errors import ChannelFullError as ChannelFullError
+from .errors import ConfigError as ConfigError
 from .errors import CycleError as CycleError
 from .errors import WrongLoopError as WrongLoopError
 from .loop_watch import LatenessStatistics as LatenessStatistics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,12 +14,14 @@ from .mailbox import Mailbox
 from .observation import Observer
 from .reply import Ask
 
+ActorState = Literal["created", "starting", "running", "stopping", "stopped", "failed"]
+
 
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What an actor is doing."""
 
     name: str
-    state: str  # "created", "starting", "running", "stopping", "stopped" or "failed"
+    state: ActorState
     waiting_for: str  # what it waits for; empty while it works
     since: float  # by ``time.monotonic``, when the state, the wait or the work began
     lanes: dict[str, str]  # items / capacity of each lane
@@ -39,7 +41,7 @@ class Actor:
         self.mailbox = Mailbox(name)
         self.sends_to = list(sends_to)
         self.observer: Observer | None = None
-        self._state = "created"
+        self._state: ActorState = "created"
         self._waiting_for = ""
         self._since = 0.0
 
@@ -99,7 +101,7 @@ class Actor:
         for lane in self.mailbox.lanes:
             lane.observer = observer
 
-    def enter(self, state: str) -> None:
+    def enter(self, state: ActorState) -> None:
         """Note a change of state; called by the supervisor."""
         self._state = state
         self._begins("")

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import anyio.lowlevel
 import msgspec
 
-from .errors import BusyError, ChannelClosedError, ChannelEmptyError, ChannelFullError
+from .errors import BusyError, ChannelClosedError, ChannelEmptyError, ChannelFullError, ConfigError
 from .observation import Observer
 from .reply import Ask, OpenAsks
 from .signal import Signal
@@ -50,7 +50,7 @@ class Channel(Generic[T]):
 
     def __init__(self, capacity: int, *, name: str, receiver: str = "", news: Signal | None = None) -> None:
         if capacity < 1:
-            raise ValueError(f"channel {name!r} has capacity {capacity}, the least is 1")
+            raise ConfigError(f"channel {name!r} has capacity {capacity}, the least is 1")
         self.capacity = capacity
         self.name = name
         self.receiver = receiver  # the actor whose lane this is

@@ -5,6 +5,7 @@ CallboardError              everything that this project raises on purpose
 ├── ChannelEmptyError       a receive that may not wait found nothing
 ├── ChannelClosedError      a send after the end, or a receive behind it
 ├── BusyError               a second receiver or waiter where one is allowed
+├── ConfigError             a setting is unknown, out of range, or contradicts another (a ValueError too)
 ├── CycleError              the declared data lanes form a cycle
 ├── ActorStoppedError       an ask to an actor that has stopped, or an actor that will not stop
 └── WrongLoopError          a call from another event loop or thread than the owner's
@@ -38,6 +39,10 @@ class ChannelClosedError(CallboardError):
 
 class BusyError(CallboardError):
     """A second receiver or waiter where only one is allowed."""
+
+
+class ConfigError(CallboardError, ValueError):
+    """A setting is unknown, out of range, or contradicts another."""
 
 
 class CycleError(CallboardError):

@@ -22,7 +22,7 @@ class LatenessStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """How late a sleeper was woken, in seconds; all 0 before the first look."""
 
     count: int  # looks so far
-    median: float  # of the newest 1,400
+    median: float  # of the newest ones, ``KEPT`` of them at most
     p99: float  # of these, what 99 of 100 stay at or below
     longest: float  # of all
 

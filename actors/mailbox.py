@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .channel import Channel, ChannelStatistics
-from .errors import ActorStoppedError, ChannelClosedError
+from .errors import ActorStoppedError, ChannelClosedError, ConfigError
 from .reply import Ask, OpenAsks
 from .signal import Signal
 
@@ -27,7 +27,7 @@ class Mailbox:
     def lane(self, name: str, capacity: int) -> Channel[Any]:
         """A new data lane; its name is unique in the mailbox."""
         if name == _CONTROL or any(lane.name == name for lane in self.lanes):
-            raise ValueError(f"mailbox of {self.owner!r} has a lane {name!r} already")
+            raise ConfigError(f"mailbox of {self.owner!r} has a lane {name!r} already")
         channel: Channel[Any] = Channel(capacity, name=name, receiver=self.owner, news=self._news)
         self.lanes.append(channel)
         return channel

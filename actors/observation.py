@@ -1,4 +1,4 @@
-"""Watching actors at work: who has his turn when, and what was done elsewhere for him."""
+"""Watching actors at work: who has a turn when, and what was done elsewhere meanwhile."""
 
 from __future__ import annotations
 

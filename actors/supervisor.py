@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from .actor import Actor, ActorStatus
-from .errors import ActorStoppedError, CallboardError
+from .errors import ActorStoppedError, CallboardError, ConfigError
 from .graph import refuse_cycles
 from .reply import Reply
 from .tasks import is_cancelled, outlast, start_apart, stray_cancel
@@ -49,6 +49,7 @@ class Supervisor:
         drain_timeout: seconds that ``drain`` gives the actors to end by themselves.
         cancel_timeout: seconds that cancelled actors have before they are reported, and that an
             ``on_stop`` has before it is cut off.
+        raise_on_exit: whether leaving the block raises what an actor failed with; else ``failure`` holds it.
         restart: actor name -> permission to start it again after an error.
     """
 
@@ -63,9 +64,9 @@ class Supervisor:
     ) -> None:
         names = [actor.name for actor in actors]
         if len(set(names)) != len(names):
-            raise ValueError(f"actors' names must differ, got {names}")
+            raise ConfigError(f"actors' names must differ, got {names}")
         if unknown := sorted(set(restart or ()) - set(names)):
-            raise ValueError(f"restart names no actor: {unknown}, actors are {names}")
+            raise ConfigError(f"restart names no actor: {unknown}, actors are {names}")
         refuse_cycles(actors)
         self.actors = list(actors)
         self.failure: BaseException | None = None
@@ -76,7 +77,7 @@ class Supervisor:
         self._callbacks: list[Callable[[BaseException], None]] = []
         self._entered = False
         self._scopes: list[anyio.CancelScope] = []
-        self._alive: dict[str, Reply[None]] = {}  # actor -> its end
+        self._ends: dict[str, Reply[None]] = {}  # actor -> its end
         self._returned: set[str] = set()
 
     def on_failure(self, callback: Callable[[BaseException], None]) -> None:
@@ -106,7 +107,7 @@ class Supervisor:
         except ActorStoppedError as error:
             late = error
         finally:
-            await outlast(*self._alive.values())
+            await outlast(*self._ends.values())
         cause = (self.failure if self._raise_on_exit else None) or late
         if exc is None and cause is not None:
             raise cause
@@ -130,8 +131,8 @@ class Supervisor:
         self._cancel_all()
         with anyio.move_on_after(self._cancel_timeout, shield=True) as limit:
             await self._all_ended()
-        if limit.cancelled_caught and self._alive:
-            late = sorted(self._alive)
+        if limit.cancelled_caught and self._ends:
+            late = sorted(self._ends)
             log.error("actors do not stop", actors=late, seconds=self._cancel_timeout)
             raise ActorStoppedError(f"actors {late} did not stop within {self._cancel_timeout} s:\n{self.diagnose()}")
 
@@ -146,20 +147,20 @@ class Supervisor:
         started: Reply[None] = Reply()
         scope = anyio.CancelScope()
         self._scopes.append(scope)  # before the task's first turn: a cancel may come earlier
-        self._alive[actor.name] = ended = Reply[None]()
+        self._ends[actor.name] = ended = Reply[None]()
         start_apart(
-            self._live, actor, scope, started, name=f"actor {actor.name}",
+            self._guarded, actor, scope, started, name=f"actor {actor.name}",
             at_end=lambda: self._bury(actor, started, ended),
         )  # fmt: skip
         await started
         if self.failure is not None:  # this actor's, or that of one started before
             raise self.failure
 
-    async def _live(self, actor: Actor, scope: anyio.CancelScope, started: Reply[None]) -> None:
+    async def _guarded(self, actor: Actor, scope: anyio.CancelScope, started: Reply[None]) -> None:
         cancelled = anyio.get_cancelled_exc_class()
         try:
             with scope:
-                await self._lives(actor, started)
+                await self._with_restarts(actor, started)
             actor.enter("stopped")
         except Exception as error:  # noqa: BLE001 - whatever an actor raises is the cause of the end
             self._fail(actor, error)
@@ -176,10 +177,10 @@ class Supervisor:
             self._fail(actor, errors)
             raise cancels from None
 
-    async def _lives(self, actor: Actor, started: Reply[None]) -> None:
+    async def _with_restarts(self, actor: Actor, started: Reply[None]) -> None:
         while True:
             try:
-                await self._life(actor, started)
+                await self._one_run(actor, started)
             except Exception as error:
                 if is_cancelled() or not self._may_restart(actor):
                     raise
@@ -190,7 +191,7 @@ class Supervisor:
             actor.mailbox.start_again()
             await anyio.lowlevel.checkpoint()  # an actor that fails at once must not hold up the loop
 
-    async def _life(self, actor: Actor, started: Reply[None]) -> None:
+    async def _one_run(self, actor: Actor, started: Reply[None]) -> None:
         actor.enter("starting")
         await actor.on_start()
         actor.enter("running")
@@ -219,7 +220,7 @@ class Supervisor:
         if actor.status().state not in ("stopped", "failed"):
             self._fail(actor, stray_cancel(f"actor {actor.name!r}", None))
         actor.mailbox.close(self.failure)
-        del self._alive[actor.name]
+        del self._ends[actor.name]
         if not started.done():
             started.set_result(None)
         ended.set_result(None)
@@ -236,7 +237,7 @@ class Supervisor:
     # --- ends
 
     async def _all_ended(self) -> None:
-        for ended in list(self._alive.values()):
+        for ended in list(self._ends.values()):
             await ended
 
     def _cancel_all(self) -> None:

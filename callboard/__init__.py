@@ -37,6 +37,7 @@ from callboard.scheduler.errors import EngineDeadError as EngineDeadError
 from callboard.scheduler.errors import EngineOverloadedError as EngineOverloadedError
 from callboard.scheduler.errors import EnginePausedError as EnginePausedError
 from callboard.scheduler.errors import InvalidRequestError as InvalidRequestError
+from callboard.scheduler.errors import MisuseError as MisuseError
 from callboard.scheduler.errors import ModelLoadError as ModelLoadError
 from callboard.scheduler.errors import NotBuiltError as NotBuiltError
 from callboard.scheduler.errors import PolicyError as PolicyError
@@ -84,6 +85,7 @@ __all__ = [
     "KVEventsLost",
     "KVGroupStatistics",
     "Logprob",
+    "MisuseError",
     "ModelLoadError",
     "NotBuiltError",
     "Pipeline",

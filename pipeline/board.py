@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from ..scheduler.errors import (
     BooksError,
     CallboardError,
@@ -34,6 +36,15 @@ def public_id(key: str) -> str:
     return key.partition(MARK)[0]
 
 
+class BoardStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of a board."""
+
+    num_streams: int  # completions that have not ended
+    num_leaving: int  # completions that ended here and not yet in the rest of the engine
+    num_waiting_tokens: int  # prompt tokens of requests without an output yet
+    num_finished: int  # completions that have ended since the start
+
+
 class Board:
     """Holds the streams of unfinished requests and brings them their news.
 
@@ -59,6 +70,15 @@ class Board:
     def __len__(self) -> int:
         """Completions that have not ended."""
         return len(self._streams)
+
+    def statistics(self) -> BoardStatistics:
+        """Counts as they are now."""
+        return BoardStatistics(
+            num_streams=len(self._streams),
+            num_leaving=len(self._leaving),
+            num_waiting_tokens=self.load.total,
+            num_finished=self.num_finished,
+        )
 
     @property
     def num_places(self) -> int:

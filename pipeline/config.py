@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 from typing import Any, Literal, NoReturn
 
@@ -10,18 +9,14 @@ import msgspec
 
 from ..runner.grammar_spec import GrammarConfig
 from ..scheduler.config import SchedulerConfig
-from ..scheduler.errors import ConfigError, NotBuiltError
+from ..scheduler.errors import ConfigError
 from ..scheduler.known_names import NamesChecked
 from ..scheduler.policy import Policy
-from ..scheduler.ranges import at_least, shown
+from ..scheduler.setting_types import FLAG, TEXT, Kind, at_least, check_types
 
 
 class _Settings(NamesChecked):
     what, error = "setting", ConfigError
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_duration(value: object) -> bool:
@@ -29,22 +24,18 @@ def _is_duration(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and (0 < value <= 1e9 or value == inf)
 
 
-# Whole numbers have their types checked with their limits.
-_TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
-    (("model",), lambda value: isinstance(value, str | None), "text or None"),
-    (("dtype", "device", "prefix_hash"), lambda value: isinstance(value, str), "text"),
-    (
-        ("enable_chunked_prefill", "enable_prefix_caching", "priority_preemption", "freeze_gc"),
-        lambda value: isinstance(value, bool),
-        "True or False",
-    ),
-    (("watermark",), _is_number, "a number"),
-    (("stop_timeout",), _is_duration, "a number of seconds above 0, up to 1e9 or infinite"),
-    (("speculative",), lambda value: isinstance(value, SpeculativeConfig | None), "a SpeculativeConfig or None"),
-    (("grammars",), lambda value: isinstance(value, GrammarConfig), "a GrammarConfig"),
-    (("kv_load_failure",), lambda value: value in ("recompute", "fail"), "'recompute' or 'fail'"),
-    (("isolation",), lambda value: value in ("thread", "process"), "'thread' or 'process'"),
-)
+# What the scheduler's settings need stands in its own table; whole numbers have theirs checked with their limits.
+_KINDS: dict[str, Kind] = {
+    "model": (lambda value: isinstance(value, str | None), "text or None"),
+    "dtype": TEXT,
+    "device": TEXT,
+    "freeze_gc": FLAG,
+    "stop_timeout": (_is_duration, "a number of seconds above 0, up to 1e9 or infinite"),
+    "speculative": (lambda value: isinstance(value, SpeculativeConfig | None), "a SpeculativeConfig or None"),
+    "grammars": (lambda value: isinstance(value, GrammarConfig), "a GrammarConfig"),
+    "kv_load_failure": (lambda value: value in ("recompute", "fail"), "'recompute' or 'fail'"),
+    "isolation": (lambda value: value in ("thread", "process"), "'thread' or 'process'"),
+}
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,11 +65,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Setting
             1: in each. Fewer long steps, later first tokens.
         priority_preemption: under the priority policy, whether a more urgent request takes blocks and
             slot of a running one (which keeps what is not needed), and the tokens of a step go by
-            priority; otherwise it waits.
+            priority; otherwise it waits. Needs that policy; off while another is in force, after a swap.
         max_backfill: requests that may run out of turn while the head of the queue finds no room.
         enable_chunked_prefill: whether a prompt may be split over steps.
         enable_prefix_caching: whether equal prefixes are computed once.
         prefix_hash: digest that names cached blocks: "sha256", "blake2b", or cut, as in "sha256-128".
+        watermark: share of the KV cache kept free when a request is admitted beside others, 0 to below 1.
         policy: "fcfs", "priority", or a ``Policy``.
         steps_in_flight: steps planned ahead of their results; 1 waits for each, 2 overlaps.
         max_waiting: unfinished requests beyond the running ones; more are refused.
@@ -90,6 +82,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Setting
         freeze_gc: whether the garbage collector passes over what was there when the engine started,
             until it stops; it is the whole process's collector, so the default leaves it alone.
         grammars: limits of structured output: time and memory to compile a grammar, size of the cache.
+
+    Not built, and refused by name when they differ from their defaults:
+        speculative: several tokens proposed cheaply and checked in one step.
+        encoder_cache_tokens: room for outputs of media encoders, in tokens.
+        max_num_encoder_tokens: tokens of media that one step may encode.
+        kv_connector: where keys and values come from and go to beyond this process.
+        kv_load_failure: what happens to a request whose keys and values a connector could not load.
+        isolation: whether the runner has a thread or a process of its own.
     """
 
     model: str | None = None
@@ -126,7 +126,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Setting
     isolation: Literal["thread", "process"] = "thread"
 
     def __post_init__(self) -> None:
-        self._check_types()
+        check_types(((name, getattr(self, name)) for name in self.__struct_fields__), _KINDS)
         at_least("max_waiting", self.max_waiting, 0)
         at_least("max_logprobs", self.max_logprobs, -1)
         if self.max_waiting_tokens is not None:
@@ -141,15 +141,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Setting
         for name in ("speculative", "encoder_cache_tokens", "max_num_encoder_tokens", "kv_connector"):
             if getattr(self, name) is not None:
                 _refuse(name, getattr(self, name))
-        if self.isolation != "thread":
-            _refuse("isolation", self.isolation)
+        for name, usual in (("kv_load_failure", "recompute"), ("isolation", "thread")):
+            if (value := getattr(self, name)) != usual:
+                _refuse(name, value)
         self.scheduler(max_model_len=self.max_model_len or self.max_num_scheduled_tokens)  # its limits, checked early
-
-    def _check_types(self) -> None:
-        for names, kind, needed in _TYPES:
-            for name in names:
-                if not kind(value := getattr(self, name)):
-                    raise ConfigError(f"{name} is {shown(value)}, needed is {needed}")
 
     def scheduler(self, **facts: Any) -> SchedulerConfig:
         """The scheduler's part, completed with what the runner says of itself."""
@@ -169,4 +164,4 @@ def refuse_load_settings(config: EngineConfig) -> None:
 
 
 def _refuse(name: str, value: object) -> NoReturn:
-    raise NotBuiltError(f"{name}={value!r} is not supported yet")
+    raise ConfigError(f"{name}={value!r} is not supported yet")

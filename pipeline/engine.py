@@ -21,7 +21,7 @@ from ..scheduler.messages import Follow, Pause, ResetPrefixCache, Resume, SwapPo
 from ..scheduler.params import SamplingParams
 from ..scheduler.pause import STATE_OF_MODE, PauseMode
 from ..scheduler.policy import Policy
-from ..scheduler.ranges import at_least
+from ..scheduler.setting_types import at_least
 from ..scheduler.stops import StopRule, checked_rules
 from .board import public_id
 from .config import EngineConfig, refuse_load_settings
@@ -191,6 +191,7 @@ class Engine:
             request_id: unique among unfinished requests; None: one is made.
             priority: smaller is more urgent, under the priority policy.
             cache_salt: only requests with an equal salt share cached prefixes.
+            adapter: name of an adapter of the weights; none is built yet, so any name is refused.
 
         Raises InvalidRequestError for what can never be served, EngineOverloadedError when too
         many requests wait or the engine is paused, EngineDeadError when the engine has ended. A text is
@@ -266,7 +267,7 @@ class Engine:
         Args:
             params: of inputs that are sent without their own.
             session_id: unique among open sessions; None: one is made.
-            priority, cache_salt: of all its requests, as in ``generate``.
+            priority, cache_salt, adapter: of all its requests, as in ``generate``.
 
         Raises InvalidRequestError for an id that is in use and for options that cannot be served.
         """
@@ -409,6 +410,9 @@ class Engine:
         parts = self._running(dead_too=True)
         for core in (parts.scheduler.core, parts.kv.core, parts.board, *([parts.grammars] if parts.grammars else [])):
             core.check()
+        # A reservation that is under way has changed one side and not yet the other.
+        if self._cause is None and not parts.stopped and not len(parts.kv.wants):
+            parts.scheduler.core.check_against(parts.kv.core)
 
     def diagnose(self) -> str:
         """What each actor is waiting for, since when, and how full its lanes are.

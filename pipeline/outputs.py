@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..scheduler.statistics import KVGroupStatistics, PrefillStats
+from ..scheduler.statistics import KVGroupStatistics, PrefillStats, share_held
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -185,7 +185,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kv_usage(self) -> float:
         """Share of the KV cache that is held, 0 to 1."""
-        return 1.0 - self.kv_blocks_free / self.kv_blocks_total
+        return share_held(self.kv_blocks_free, self.kv_blocks_total)
 
     def __str__(self) -> str:
         """One count a line."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..actors import LoopPort, LoopWatch
 from ..runner.grammar_actor import GrammarActor
-from ..runner.runner import Runner, RunnerInfo
+from ..runner.runner import MERGED_BLOCKS, Runner, RunnerInfo
 from ..runner.runner_actor import RunnerActor
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.errors import ConfigError, EnginePausedError
@@ -84,6 +84,7 @@ class Parts:
                 settings.enable_prefix_caching,
                 groups=settings.kv_groups,
                 max_in_flight_tokens=settings.max_in_flight_tokens,
+                merge_equal_blocks=MERGED_BLOCKS in self.runner.runner.info.capabilities,
             )
         )
         self.scheduler = SchedulerActor(

@@ -9,6 +9,7 @@ from .latency import Latency as Latency
 from .load import Lengths as Lengths
 from .load import Load as Load
 from .load import LoadRequest as LoadRequest
+from .runner import MERGED_BLOCKS as MERGED_BLOCKS
 from .runner import Runner as Runner
 from .runner import RunnerInfo as RunnerInfo
 from .simulated import Gate as Gate

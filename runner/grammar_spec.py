@@ -8,7 +8,7 @@ import msgspec
 
 from ..scheduler.errors import ConfigError, InvalidRequestError
 from ..scheduler.params import CONSTRAINTS, StructuredOutput
-from ..scheduler.ranges import at_least
+from ..scheduler.setting_types import at_least
 
 MAX_SPEC_BYTES = 256 * 1024  # a grammar of this size takes longer than its time limit anyway
 

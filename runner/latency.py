@@ -6,9 +6,9 @@ import math
 
 import msgspec
 
-from ..scheduler.config import at_least
 from ..scheduler.errors import ConfigError
 from ..scheduler.plan import SchedulerOutput
+from ..scheduler.setting_types import at_least
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ..scheduler.config import at_least
 from ..scheduler.errors import ConfigError
+from ..scheduler.setting_types import at_least
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from ..scheduler.errors import NotBuiltError, RunnerError
+from ..scheduler.errors import RunnerError
 from ..scheduler.plan import IntArray, ModelRunnerOutput, SchedulerOutput
+from ..scheduler.result_fields import check_fields
 from .runner import RunnerInfo
 
 
@@ -28,8 +29,7 @@ class ResultCheck:
         Once for each plan, in order.
 
         Raises:
-            RunnerError: the result cannot be right.
-            NotBuiltError: it holds what is not supported yet.
+            RunnerError: the result cannot be right, or holds what is not supported yet.
         """
         check_result(plan, output, self._vocab_size)
         self._learn(plan)
@@ -73,9 +73,7 @@ def check_result(plan: SchedulerOutput, output: ModelRunnerOutput, vocab_size: i
     _check_types(plan, output)
     if output.step != plan.step:
         raise RunnerError(f"the runner gave the result of step {output.step} for step {plan.step}")
-    for name in ("draft_token_ids", "failed_block_ids"):
-        if getattr(output, name):
-            raise NotBuiltError(f"the runner gave {name} in step {plan.step}, which is not supported yet")
+    check_fields(plan, output)
     _refuse_strangers(plan, output)
     _check_logprobs(plan, output)
     wanted, token_ids = int(plan.samples.sum()), output.token_ids

@@ -10,6 +10,8 @@ import msgspec
 from ..scheduler.kv_groups import ONE_GROUP, KVGroup
 from ..scheduler.plan import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 
+MERGED_BLOCKS = "merged_blocks"
+
 
 class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner can do, known before the first step.
@@ -23,9 +25,13 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
         eos_token_ids: tokens that end a text.
         capabilities: sampling parameters that it honours beside temperature and seed: "sampling" (top_p,
             top_k, min_p), "penalties", "logit_bias", "allowed_token_ids", "bad_words", "logprobs",
-            "prompt_logprobs". What is not named is refused where a request asks for it.
+            "prompt_logprobs"; and "grammars": it awaits the masks that ``submit`` gets with a plan. What
+            is not named is refused where a request asks for it. ``MERGED_BLOCKS`` says that it honours
+            ``SchedulerOutput.replaced``: without it no block changes its place in a request's table.
         weights_id: identity of the weights, part of every prefix-cache key.
-        kv_groups: groups of layers, each with block tables of its own; all blocks come from one pool.
+        kv_groups: groups of layers, each with block tables of its own; all blocks come from one pool. A
+            runner that names more than one keeps a table for each (``NewRequestData.more_block_ids``,
+            ``SchedulerOutput.grown_more``).
     """
 
     vocab_size: int

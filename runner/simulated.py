@@ -11,7 +11,7 @@ from ..scheduler.errors import EngineDeadError
 from ..scheduler.kv_groups import ONE_GROUP, KVGroup
 from ..scheduler.plan import GrammarOutput, IntArray, ModelRunnerOutput, SchedulerOutput
 from .latency import Latency
-from .runner import RunnerInfo
+from .runner import MERGED_BLOCKS, RunnerInfo
 from .toy_model import ToyModel
 
 
@@ -72,7 +72,7 @@ class SimulatedRunner:
             num_kv_blocks=num_kv_blocks,
             max_num_running_reqs=max_num_running_reqs,
             eos_token_ids=eos_token_ids,
-            capabilities=frozenset({"grammars"}),
+            capabilities=frozenset({"grammars", MERGED_BLOCKS}),
             weights_id="toy",
             kv_groups=kv_groups,
         )

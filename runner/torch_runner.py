@@ -16,16 +16,14 @@ from .mask_ticket import MaskTicket
 from .model_config import ModelConfig
 from .model_source import ModelSource, resolve_model
 from .paged_kv import bytes_per_block
-from .runner import RunnerInfo
+from .runner import MERGED_BLOCKS, RunnerInfo
 from .runner_thread import RunnerThread
 from .step_executor import StepExecutor
 from .weights import load_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Sampling parameters beyond temperature and seed; the names are those of ``RunnerInfo.capabilities``.
-CAPABILITIES = frozenset(
-    {"sampling", "penalties", "logit_bias", "allowed_token_ids", "bad_words", "logprobs", "prompt_logprobs", "grammars"}
-)
+SAMPLING = {"sampling", "penalties", "logit_bias", "allowed_token_ids", "bad_words"}
+CAPABILITIES = frozenset({*SAMPLING, "logprobs", "prompt_logprobs", "grammars", MERGED_BLOCKS})
 CLOSE_LIMIT = 60.0  # seconds; a step of a long prompt on a slow machine takes some
 
 

@@ -167,5 +167,8 @@ class BlockPool:
             for key, block in block_of.items():
                 if self._key[block] != key or self._group[block] != group:
                     raise BooksError(f"block {block} is found by a key that is not its own")
+        for block, key in enumerate(self._key):
+            if key is not None and self._block_of[self._group[block]].get(key) != block:
+                raise BooksError(f"block {block} has a key by which it is not found")
         if {key: block for block, key in self._key_to_come.items()} != self._incomplete:
             raise BooksError(f"{len(self._incomplete)} incomplete blocks, {len(self._key_to_come)} keys to come")

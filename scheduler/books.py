@@ -9,11 +9,12 @@ from .config import SchedulerConfig
 from .errors import BooksError
 from .grammar_room import GrammarRoom
 from .kv_events import Described
+from .messages import EventKind
 from .pause import PauseState
 from .reports import Reports, described
 from .request import RequestState
 from .running_table import RunningTable
-from .statistics import SchedulerStatistics
+from .statistics import SchedulerStatistics, share_held
 from .turns import Turns
 from .waiting import WaitingRoom
 
@@ -59,7 +60,7 @@ class Books:
         table = self.table
         return [self.requests[req_id] for req_id in table.ids[table.order].tolist()]
 
-    def note(self, kind: str, request_id: str, now: float) -> None:
+    def note(self, kind: EventKind, request_id: str, now: float) -> None:
         """Something has happened to a request at the present step."""
         self.reports.note(kind, request_id, self.step, now)
 
@@ -99,7 +100,7 @@ class Books:
     @property
     def kv_usage(self) -> float:
         """Share of the KV cache that is held, 0 to 1, as far as is known."""
-        return 1.0 - self.free_blocks / self.pool_blocks if self.pool_blocks else 0.0
+        return share_held(self.free_blocks, self.pool_blocks or 0)
 
     def statistics(self) -> SchedulerStatistics:
         """Counts as they are now."""
@@ -120,9 +121,15 @@ class Books:
     def check(self) -> None:
         """Raise BooksError unless queue, table and requests agree."""
         self.table.check()
-        waiting = len(self.waiting) + len(self.grammars)
-        if self.num_running + waiting != len(self.requests):
-            raise BooksError(f"{self.num_running} run, {waiting} wait, {len(self.requests)} are known")
+        waiting = [*self.waiting.policy, *self.grammars]
+        if self.num_running + len(waiting) != len(self.requests):
+            raise BooksError(f"{self.num_running} run, {len(waiting)} wait, {len(self.requests)} are known")
+        if strangers := [state.request_id for state in waiting if self.requests.get(state.request_id) is not state]:
+            raise BooksError(f"requests wait that are not known: {strangers}")
+        if running := [state.request_id for state in waiting if state.row >= 0]:
+            raise BooksError(f"requests wait and hold a row: {running}")
+        if len({state.request_id for state in waiting}) != len(waiting):
+            raise BooksError(f"{len(waiting)} wait, some of them twice")
         self.waiting.check(self.requests)
         for row in self.table.order.tolist():
             state = self.requests.get(self.table.ids[row])

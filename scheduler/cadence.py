@@ -7,7 +7,7 @@ With an interval of N, prompts are computed in every Nth step at most while some
 
 from __future__ import annotations
 
-from .plan import IntArray
+from .arrays import IntArray
 
 
 class PrefillCadence:

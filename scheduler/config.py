@@ -7,8 +7,8 @@ import msgspec
 from .errors import ConfigError
 from .hashing import digest_of
 from .kv_groups import ONE_GROUP, GroupSizes, KVGroup, check_groups
-from .policy import Policy
-from .ranges import at_least, shown
+from .policy import Policy, PriorityPolicy
+from .setting_types import at_least, check_types, shown
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             others to serve; 0 is no cap.
         prefill_schedule_interval: while somebody decodes, prompts are computed in every such step only; 1: in each.
         priority_preemption: under the priority policy, whether a more urgent request takes blocks and
-            slot of a running one, and the budget goes by priority; otherwise it waits for them.
+            slot of a running one, and the budget goes by priority; otherwise it waits for them. Off
+            while a policy without priorities is in force, after a swap.
         max_backfill: requests that may run out of their turn while the head of the queue finds no
             room. They give way to it, and take no token from it.
         watermark: share of the pool kept free when a request is admitted beside others.
@@ -58,6 +59,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_hash: str = "sha256"
 
     def __post_init__(self) -> None:
+        check_types((name, getattr(self, name)) for name in self.__struct_fields__)
         for name in (
             "max_num_running_reqs",
             "max_num_scheduled_tokens",
@@ -78,6 +80,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         check_policy(self.policy)
         check_groups(self.kv_groups)
+        self._check_priorities()
         digest_of(self.prefix_hash)
         if not 0.0 <= self.watermark < 1.0:
             raise ConfigError(f"watermark is {shown(self.watermark)}, the limits are 0 and below 1")
@@ -85,6 +88,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"without chunked prefill max_num_scheduled_tokens ({self.max_num_scheduled_tokens}) "
                 f"must be at least max_model_len ({self.max_model_len})"
+            )
+
+    def _check_priorities(self) -> None:
+        if self.priority_preemption and self.policy != "priority" and not isinstance(self.policy, PriorityPolicy):
+            raise ConfigError(
+                f"priority_preemption needs the policy 'priority' or a PriorityPolicy, got {self.policy!r}"
             )
 
     @property

@@ -25,7 +25,7 @@ class Departures:
         self.fence = 0
         self._books = books
         self._releases: list[Release] = []
-        self._told = 0  # the last step of which the KV cache knows that it has ended
+        self._told_completed = 0  # the last step of which the KV cache knows that it has ended
 
     # --- what the KV cache is to hear
 
@@ -35,9 +35,14 @@ class Departures:
         return bool(self._releases)
 
     @property
+    def releasing(self) -> set[str]:
+        """Who gives up blocks of which the KV cache has not heard yet."""
+        return {release.req_id for release in self._releases}
+
+    @property
     def owed(self) -> bool:
         """Whether blocks would come back if the KV cache heard of an end, or of a step's end."""
-        return bool(self._releases) or self._told < self.fence <= self._books.completed
+        return bool(self._releases) or self._told_completed < self.fence <= self._books.completed
 
     def take_releases(self) -> list[Release]:
         """What was given up since the last time."""
@@ -46,8 +51,8 @@ class Departures:
 
     def tell_completed(self) -> int:
         """The last step that has ended; the KV cache is told now."""
-        self._told = self._books.completed
-        return self._told
+        self._told_completed = self._books.completed
+        return self._told_completed
 
     def take_ids(self) -> tuple[set[str], set[str]]:
         """Who has ended and who was preempted since the plan before."""
@@ -64,6 +69,7 @@ class Departures:
             if state.row >= 0:
                 rows.append(state.row)
             self._give_up(state, books.waiting.sessions.end(state.request, end.reason))
+            # Nobody here reads it again: it is for policies and stop rules of users that still hold the state.
             state.status = STATUS_OF_REASON[end.reason]
             del books.requests[state.request_id]
             books.reports.ended[state.request_id] = end

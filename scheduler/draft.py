@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .arrays import NO_BOOLS, NO_INTS, BoolArray, IntArray
 from .kv_groups import GroupSizes
 from .messages import Grow
-from .plan import NO_BOOLS, NO_INTS, BoolArray, IntArray
 from .running_table import RunningTable
 
 

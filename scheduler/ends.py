@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .arrays import IntArray
 from .books import Books
 from .departures import End
 from .messages import Finished
-from .plan import IntArray
 from .request import RequestState
 from .stops import StopRule, check_token, checked_rules
 

@@ -4,19 +4,20 @@ CallboardError                 everything that this project raises on purpose
 ├── ConfigError                a setting is unknown, out of range, or contradicts another
 ├── ModelLoadError             a model's files are missing, damaged or of an unsupported kind
 ├── InvalidRequestError        a request can never be served as it was asked for
+│   └── NotBuiltError          it names a feature that this version refuses
 ├── EngineOverloadedError      the waiting room is full: the same request may be sent again later
 │   └── EnginePausedError      the engine is paused and takes no requests: likewise
 ├── EngineDeadError            the engine ended with an error, which is its __cause__
 ├── RequestFailedError         something of the user's that a request met failed: a stop rule
-├── RunnerError                a runner gave a result that cannot be right
-├── NotBuiltError              asked for a feature that this version refuses
+├── RunnerError                a runner gave a result that cannot be right, or more than is built
 ├── PolicyError                a policy of the user failed, or answered what cannot be
+├── MisuseError                a method was called at a time at which it may not be
 └── BooksError                 an audit found counts that do not agree (a fault of ours)
 
 Texts say what was wrong, what was got, what the limit is, and which request it was.
 """
 
-from ..actors.errors import CallboardError
+from ..actors.errors import CallboardError, ConfigError
 
 __all__ = [
     "BooksError",
@@ -26,16 +27,13 @@ __all__ = [
     "EngineOverloadedError",
     "EnginePausedError",
     "InvalidRequestError",
+    "MisuseError",
     "ModelLoadError",
     "NotBuiltError",
     "PolicyError",
     "RequestFailedError",
     "RunnerError",
 ]
-
-
-class ConfigError(CallboardError, ValueError):
-    """A setting is unknown, out of range, or contradicts another."""
 
 
 class ModelLoadError(CallboardError):
@@ -55,7 +53,11 @@ class RequestFailedError(CallboardError):
 
 
 class RunnerError(CallboardError):
-    """A runner gave a result that cannot be right; it ends the engine, or the one request that it belongs to."""
+    """A runner gave a result that cannot be right, or names what is not built; it ends the engine, or one request."""
+
+
+class MisuseError(CallboardError):
+    """A method was called at a time at which it may not be; nothing has changed."""
 
 
 class PolicyError(CallboardError):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .messages import PrepareGrammars
+from .params import StructuredOutput
 from .request import RequestState, RequestStatus
 
 
@@ -15,10 +18,14 @@ class GrammarRoom:
 
     def __init__(self) -> None:
         self._parked: dict[str, RequestState] = {}
-        self._news = PrepareGrammars()
+        self._wanted: dict[str, StructuredOutput] = {}
+        self._ended: list[str] = []
 
     def __len__(self) -> int:
         return len(self._parked)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        return iter(self._parked.values())
 
     def park(self, state: RequestState) -> bool:
         """Keep a request that has a constraint, and ask for its grammar; False for any other."""
@@ -27,7 +34,7 @@ class GrammarRoom:
             return False
         state.status = RequestStatus.WAITING_FOR_GRAMMAR
         self._parked[state.request_id] = state
-        self._news.wanted[state.request_id] = structured
+        self._wanted[state.request_id] = structured
         return True
 
     def release(self, request_id: str) -> RequestState | None:
@@ -46,16 +53,17 @@ class GrammarRoom:
         """A request ends; whether it was parked here."""
         if state.request.sampling_params.structured_output is None:
             return False
-        if self._news.wanted.pop(state.request_id, None) is None:  # told already
-            self._news.ended.append(state.request_id)
+        if self._wanted.pop(state.request_id, None) is None:  # told already
+            self._ended.append(state.request_id)
         return self._parked.pop(state.request_id, None) is not None
 
     @property
     def has_news(self) -> bool:
         """Whether the grammars have something to hear."""
-        return bool(self._news.wanted or self._news.ended)
+        return bool(self._wanted or self._ended)
 
     def take_news(self) -> PrepareGrammars:
         """What they have to hear since the last time; the ends come before the new ones."""
-        news, self._news = self._news, PrepareGrammars(wanted={}, ended=[])
+        news = PrepareGrammars(wanted=self._wanted, ended=self._ended)
+        self._wanted, self._ended = {}, []
         return news

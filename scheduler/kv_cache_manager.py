@@ -7,12 +7,13 @@ from itertools import chain
 
 from .block_pool import NULL_BLOCK, BlockPool
 from .block_table import BlockTable
-from .errors import BooksError, ConfigError
+from .errors import BooksError
 from .fences import Fences
 from .kv_groups import ONE_GROUP, GroupSizes, KVGroup
 from .kv_holders import Holders
 from .messages import Admit, Admitted, Granted, Grow, Publish, Release, Reserve, Victim
 from .prefix_hit import Hit, Start, find_hit
+from .setting_types import at_least, check_types
 from .statistics import KVCacheStatistics, KVGroupStatistics
 
 Place = tuple[int, int]  # group of layers, index in its block table
@@ -29,13 +30,13 @@ class _Grants:
         self.grown: dict[str, list[int]] = {}
         self.grown_more: dict[str, list[list[int]]] = {}
         self.stalled: set[str] = set()
-        self.short = False  # a running request got no blocks, and it is its turn
+        self.lacks_blocks = False  # a running request got no blocks, and it is its turn
         self.holders = list(wants.holders)
         self.displaced = list(wants.displaced)
         self.preempted: list[str] = []
         self.admitted: list[Admitted] = []
         self.refused = False
-        self.soon = False  # the first candidate finds room when steps under way have ended: nobody is to take it
+        self.head_fits_soon = False  # when steps under way have ended: nobody is to take that room
         self.num_out_of_turn = 0
 
 
@@ -49,6 +50,8 @@ class KVCacheManager:
         groups: of layers, each with block tables of its own; their blocks come from one pool.
         max_in_flight_tokens: most tokens of a request in steps under way; bounds what groups with a
             window need at an admission. None: no limit.
+        merge_equal_blocks: whether an equal block takes the place of a request's own when that is
+            full. Only for a runner that honours ``SchedulerOutput.replaced``.
     """
 
     def __init__(
@@ -59,13 +62,18 @@ class KVCacheManager:
         *,
         groups: Sequence[KVGroup] = ONE_GROUP,
         max_in_flight_tokens: int | None = None,
+        merge_equal_blocks: bool = False,
     ) -> None:
         for name, value in (("num_blocks", num_blocks), ("block_size", block_size)):
-            if value < 1:
-                raise ConfigError(f"{name} is {value}, the least is 1")
+            at_least(name, value, 1)
+        if max_in_flight_tokens is not None:
+            at_least("max_in_flight_tokens", max_in_flight_tokens, 1)
+        flags = {"enable_prefix_caching": enable_prefix_caching, "merge_equal_blocks": merge_equal_blocks}
+        check_types(flags.items())
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
+        self._merges = enable_prefix_caching and merge_equal_blocks
         self._sizes = GroupSizes(groups, block_size, max_in_flight_tokens)
         self._groups = range(len(groups))
         self._pool = BlockPool(num_blocks, len(groups))
@@ -87,12 +95,12 @@ class KVCacheManager:
         grants = _Grants(wants)
         self._grow_all(wants.grow, grants)
         # Those who may have to give way in this step may not get to compute what they would publish.
-        shaky = {victim.req_id for victim in wants.displaced}
-        self._publish_all([publish for publish in wants.publish if publish.req_id not in shaky], grants)
+        may_give_way = {victim.req_id for victim in wants.displaced}
+        self._publish_all([publish for publish in wants.publish if publish.req_id not in may_give_way], grants)
         # Whoever was admitted beside one that waits for blocks on their way might take them again.
-        if not (grants.preempted or grants.short):
+        if not (grants.preempted or grants.lacks_blocks):
             self._admit_all(wants, grants)
-        self._publish_all([publish for publish in wants.publish if publish.req_id in shaky], grants)
+        self._publish_all([publish for publish in wants.publish if publish.req_id in may_give_way], grants)
         for req_id in grants.preempted:
             for given in (grants.grown, grants.grown_more, grants.replaced):
                 given.pop(req_id, None)
@@ -167,7 +175,7 @@ class KVCacheManager:
             # Whoever must give way itself waits for what steps under way bring it, which would be lost.
             if victim is None or (victim.req_id == grow.req_id and not self._fences.has_ended(victim.fence)):
                 grants.stalled.add(grow.req_id)
-                grants.short |= grow.takes
+                grants.lacks_blocks |= grow.takes
                 return False
             self._preempt(victim, grants)
             if victim.req_id == grow.req_id:
@@ -186,7 +194,7 @@ class KVCacheManager:
             if req_id not in grants.preempted:
                 table = self._tables[req_id]
                 refused = self._publish(req_id, publish.digests, publish.num_full_blocks, table)
-                if refused and publish.merges and req_id not in grants.stalled:
+                if refused and self._merges and publish.merges and req_id not in grants.stalled:
                     self._merge(req_id, refused, table, grants)
 
     def _publish(
@@ -238,7 +246,7 @@ class KVCacheManager:
             start = self._make_room_for(admit, start, wants, grants, takes=number == 0)
             if start is None:
                 grants.refused = True
-                if grants.soon:
+                if grants.head_fits_soon:
                     return
                 continue
             if not self._row_for(wants, grants, takes=number == 0):
@@ -279,7 +287,7 @@ class KVCacheManager:
             if lack <= 0:
                 return start
             lack -= self._fences.num_on_their_way()
-            grants.soon = takes and lack <= 0
+            grants.head_fits_soon = takes and lack <= 0
             if not takes or not 0 < lack <= self._could_give(admit, grants):
                 return None
             others = (req_id for req_id in grants.holders if req_id != admit.holder)
@@ -375,6 +383,11 @@ class KVCacheManager:
         table = self._tables.get(req_id)
         return list(table.groups[group]) if table else []
 
+    @property
+    def table_ids(self) -> set[str]:
+        """The requests that have a block table; those that only keep blocks are not among them."""
+        return set(self._tables)
+
     def statistics(self) -> KVCacheStatistics:
         """Counts as they are now."""
         return KVCacheStatistics(
@@ -410,5 +423,5 @@ class KVCacheManager:
             raise BooksError(f"the null block is held {holds[NULL_BLOCK]} times")
         self._pool.check(holds)
         self._fences.check()
-        for req_id, table in self._tables.items():
+        for req_id, table in chain(self._tables.items(), self._holders.items()):
             table.check(req_id)

@@ -14,9 +14,9 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from .arrays import IntArray
 from .errors import ConfigError
-from .plan import IntArray
-from .ranges import at_least, shown
+from .setting_types import at_least, shown
 
 
 class KVGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -101,6 +101,10 @@ class Holders:
             return True
         return False
 
+    def items(self) -> Iterable[tuple[str, BlockTable]]:
+        """All that is kept, by the name under which it is kept."""
+        return ((name, table) for name, (table, _) in self._kept.items())
+
     def tables(self) -> Iterable[BlockTable]:
         """All tables that are kept."""
         return (table for table, _ in self._kept.values())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from operator import index
 from typing import Any
+
+import numpy as np
 
 from .config import SchedulerConfig
 from .errors import InvalidRequestError
 from .kv_groups import GroupSizes
+from .ranges import TOKEN_LIMIT, whole
 from .request import Request
 
-TOKEN_LIMIT = 2**31  # tables hold tokens as 32-bit numbers
 PRIORITY_LIMIT = 2**63  # the widest whole number that a record may hold
 
 
@@ -26,9 +27,9 @@ def refuse_invalid(request: Request, config: SchedulerConfig, sizes: GroupSizes,
     if count > limit:
         raise InvalidRequestError(f"prompt has {count} tokens, limit is {limit} (request {request.request_id})")
     if not request.is_checked:
-        _refuse_beyond("prompt token", min(request.prompt_token_ids), 0, TOKEN_LIMIT, request.request_id)
-        _refuse_beyond("prompt token", max(request.prompt_token_ids), 0, TOKEN_LIMIT, request.request_id)
-    _refuse_beyond("priority", request.priority, -PRIORITY_LIMIT, PRIORITY_LIMIT, request.request_id)
+        _check("prompt token", min(request.prompt_token_ids), 0, TOKEN_LIMIT, request.request_id)
+        _check("prompt token", max(request.prompt_token_ids), 0, TOKEN_LIMIT, request.request_id)
+    _check("priority", request.priority, -PRIORITY_LIMIT, PRIORITY_LIMIT, request.request_id)
     if error := pool_error(request, sizes, pool_blocks):
         raise InvalidRequestError(error)
 
@@ -53,10 +54,6 @@ def token_limit(request: Request, config: SchedulerConfig, sizes: GroupSizes, po
     return limit if max_tokens is None else min(limit, len(request.prompt_token_ids) + max_tokens)
 
 
-def _refuse_beyond(what: str, value: Any, low: int, limit: int, request_id: str) -> None:
-    try:
-        number = index(value)
-    except TypeError:
-        raise InvalidRequestError(f"{what} is {value!r}, a whole number is needed (request {request_id})") from None
-    if not low <= number < limit:
-        raise InvalidRequestError(f"{what} is {number}, limits are {low} and {limit - 1} (request {request_id})")
+def _check(what: str, value: Any, low: int, limit: int, request_id: str) -> None:
+    plain = value.item() if isinstance(value, np.integer) else value  # prompts may come out of arrays
+    whole(what, plain, low, limit, f" (request {request_id})")

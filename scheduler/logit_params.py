@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from .errors import InvalidRequestError
-from .ranges import number, whole
+from .ranges import TOKEN_LIMIT, number, whole
 
-TOKEN_LIMIT = 2**31
 LARGEST_PENALTY = 2.0
 # Logits are divided by these. The limits keep what any model gives far from what float32 can hold.
 LEAST_TEMPERATURE, LARGEST_TEMPERATURE = 1e-6, 100.0

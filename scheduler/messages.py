@@ -1,7 +1,9 @@
 """The records that actors send each other, one group for each receiver.
 
-Commands are imperative, events are past tense. All are frozen and encode to msgpack, so a
-channel may be replaced by a socket. Between any two actors the number of records in a step
+Commands are imperative, events are past tense. All are frozen values, and all but one encode to
+msgpack, so that a channel may be replaced by a socket: ``SwapPolicy`` with a policy of the user's
+holds an object. What asks for an answer travels in an ``Ask``, whose reply belongs to this process;
+a socket would send the record in it and number the answer. Between any two actors the number of records in a step
 does not depend on how many requests run.
 """
 
@@ -12,11 +14,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from .arrays import NO_INTS, IntArray
 from .kv_events import KVChange, KVEventBatch
 from .logprobs import LogprobColumns
 from .params import StructuredOutput
 from .pause import PauseMode
-from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput
+from .plan import BlockIds, ModelRunnerOutput
 from .request import FinishReason, Request
 from .statistics import PrefillStats, SchedulerStats
 
@@ -73,7 +76,7 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
 
 
 class SwapPolicy(msgspec.Struct, frozen=True, tag=True):
-    """Go on under another policy: a name, or an object with the methods of ``Policy``."""
+    """Go on under another policy: a name, or an object with the methods of ``Policy``, which has no form as bytes."""
 
     policy: Any
 
@@ -260,10 +263,13 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 # --- to the front end
 
 
-class EngineCoreEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a request: "QUEUED", "SCHEDULED", "PREEMPTED" or "FINISHED"."""
+EventKind = Literal["QUEUED", "SCHEDULED", "PREEMPTED", "FINISHED"]
 
-    kind: str
+
+class EngineCoreEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a request."""
+
+    kind: EventKind
     request_id: str
     step: int
     time: float

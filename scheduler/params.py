@@ -18,8 +18,8 @@ from .logit_params import (
     checked_tokens,
     checked_words,
 )
+from .ranges import TOKEN_LIMIT, of_kind
 from .ranges import number as _number
-from .ranges import of_kind
 from .ranges import whole as _whole
 
 
@@ -65,7 +65,7 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Par
             raise InvalidRequestError(f"StructuredOutput takes exactly one constraint, got {given or 'none'}")
         _whole("max_whitespace", self.max_whitespace, 1, 65)
         if self.reasoning_end_token_id is not None:
-            _whole("reasoning_end_token_id", self.reasoning_end_token_id, 0, 2**31)
+            _whole("reasoning_end_token_id", self.reasoning_end_token_id, 0, TOKEN_LIMIT)
 
 
 CONSTRAINTS = ("json_schema", "json_object", "regex", "grammar", "choice", "structural_tag")
@@ -84,7 +84,7 @@ class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True, metaclass=_
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            _whole(f"repetition_detection.{name}", getattr(self, name), 0, 2**31)
+            _whole(f"repetition_detection.{name}", getattr(self, name), 0, TOKEN_LIMIT)
 
     @property
     def is_active(self) -> bool:
@@ -160,14 +160,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Param
     skip_reading_prefix_cache: bool = False
 
     def __post_init__(self) -> None:
-        _whole("n", self.n, 1, 2**31)
+        _whole("n", self.n, 1, TOKEN_LIMIT)
         check_temperature(self.temperature)
         _number("min_p", self.min_p, 0.0, 1.0)
         _number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:
             raise InvalidRequestError("top_p is 0, the limit is above 0 and up to 1")
-        _whole("top_k", self.top_k, -1, 2**31)
-        _whole("min_tokens", self.min_tokens, 0, 2**31)
+        _whole("top_k", self.top_k, -1, TOKEN_LIMIT)
+        _whole("min_tokens", self.min_tokens, 0, TOKEN_LIMIT)
         if self.seed is not None:
             _whole("seed", self.seed, -SEED_LIMIT, SEED_LIMIT)
         if self.max_tokens is not None:
@@ -186,17 +186,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Param
         if not isinstance(self.stop_token_ids, list | tuple | None):
             raise InvalidRequestError(f"stop_token_ids is {self.stop_token_ids!r}, needed is a list of token ids")
         for token in self.stop_token_ids or ():
-            _whole("stop_token_ids", token, 0, 2**31)
+            _whole("stop_token_ids", token, 0, TOKEN_LIMIT)
         check_penalties(self.presence_penalty, self.frequency_penalty, self.repetition_penalty)
         check_logprobs("logprobs", self.logprobs)
         check_logprobs("prompt_logprobs", self.prompt_logprobs)
         self._copy_lists()
-        for name in ("stop", "stop_token_ids"):
-            if isinstance(given := getattr(self, name), list):
-                msgspec.structs.force_setattr(self, name, tuple(given))  # pyright: ignore[reportUnknownArgumentType]
 
     def _copy_lists(self) -> None:
+        stop, stop_ids = self.stop, self.stop_token_ids
         for name, copy in (
+            ("stop", tuple(stop) if isinstance(stop, list) else stop),
+            ("stop_token_ids", tuple(stop_ids) if isinstance(stop_ids, list) else stop_ids),
             ("logit_bias", checked_bias(self.logit_bias)),
             ("allowed_token_ids", checked_tokens("allowed_token_ids", self.allowed_token_ids)),
             ("bad_words", checked_words("bad_words", self.bad_words)),

@@ -13,19 +13,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import NO_BOOLS, NO_INTS, BoolArray, IntArray
 from .logprobs import LogprobColumns
 from .params import SamplingParams
 
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 BlockIds = list[int]
-
-NO_INTS: IntArray = np.zeros(0, np.int64)
-NO_BOOLS: BoolArray = np.zeros(0, np.bool_)
-NO_INTS.setflags(write=False)
-NO_BOOLS.setflags(write=False)
 
 
 class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +55,9 @@ class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
 class CachedRequestData(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that the runner holds already, as parallel lists.
 
-    ``new_block_ids[i]`` is what joins the end of request i's block table (None: nothing).
+    ``new_block_ids[i]`` is what joins the end of request i's block table (None: nothing), in the first
+    group of layers. A request that resumes after a preemption is not among them: it is in
+    ``scheduled_new_reqs``, with ``resumed`` set, all its token ids and its whole block table.
     """
 
     req_ids: list[str]
@@ -75,20 +70,26 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of one step.
 
     Columns (length = number of scheduled requests, plan order; new and resumed ones last):
-        req_ids: the requests.
-        rows: their slots in the runner's tables.
-        epochs: raised at each admission; a result for an older epoch is dropped.
-        num_tokens: tokens to compute in this step, at least 1 each.
-        num_computed: tokens computed before this step.
-        num_outputs: tokens generated before this step, those still under way included.
-        samples: whether the step reaches the end of the known tokens and chooses the next.
+        req_ids: the requests, text.
+        rows: int64; their slots in the runner's tables.
+        epochs: int64; raised at each admission; a result for an older epoch is dropped.
+        num_tokens: int64; tokens to compute in this step, at least 1 each.
+        num_computed: int64; tokens computed before this step.
+        num_outputs: int64; tokens generated before this step, those still under way included.
+        samples: bool; whether the step reaches the end of the known tokens and chooses the next.
 
     Other fields:
         grown: row -> block ids that join the end of its block table, before the step.
-        grown_more: the same for each further group of layers; such a row is in ``grown`` too.
+        grown_more: the same for each further group of layers; such a row is in ``grown`` too. Empty for
+            a runner with one group; it has no view by request.
         replaced: row -> (group of layers, place in its table, block): an equal block takes the place of
-            the row's own after this step.
-        finished_req_ids, preempted_req_ids: left the runner since the plan before; sent once.
+            the row's own after this step. Empty unless the KV cache was made with
+            ``merge_equal_blocks``, which is for runners that honour it; it has no view by request.
+        scheduled_new_reqs: the new and resumed ones of the columns, in their order.
+        finished_req_ids, preempted_req_ids: left the runner since the plan before; sent once. They are
+            given up before anything is entered: a name of them may be among the new ones.
+        scheduled_spec_decode_tokens, scheduled_encoder_inputs, free_encoder_hashes,
+            kv_connector_metadata: for parts that are not built; empty.
     """
 
     step: int

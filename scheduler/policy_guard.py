@@ -32,6 +32,11 @@ def make_policy(policy: str | Policy) -> Policy:
     return known[policy]()
 
 
+def unguarded(policy: Policy) -> Policy:
+    """The user's policy itself, where this is its guard."""
+    return policy.policy if isinstance(policy, GuardedPolicy) else policy
+
+
 def _unused(policy: Policy) -> Policy:
     if held := len(policy):
         raise ConfigError(f"policy {type(policy).__name__} holds {held} requests already: it serves another engine")
@@ -62,7 +67,7 @@ def hand_over(states: Iterable[RequestState], policy: Policy) -> Policy:
 
     Raises PolicyError if it fails.
     """
-    states = sorted(states, key=lambda state: state.request.arrival_time)
+    states = sorted(states, key=lambda state: state.number)
     begun = [state for state in states if state.num_preemptions]
     for state in states:
         if not state.num_preemptions:

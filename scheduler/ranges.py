@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .errors import ConfigError, InvalidRequestError
+from .errors import InvalidRequestError
+from .setting_types import is_number, is_whole, shown
 
-MOST = 2**31 - 1  # of a setting that counts; two such multiplied still fit a column
-SHOWN = 200  # characters of a value in an error
+TOKEN_LIMIT = 2**31  # tables hold tokens as 32-bit numbers; counts of tokens go as far
 
 
 def of_kind(name: str, value: object, kinds: tuple[type, ...], needed: str) -> None:
@@ -14,35 +14,20 @@ def of_kind(name: str, value: object, kinds: tuple[type, ...], needed: str) -> N
         raise InvalidRequestError(f"{name} is {shown(value)}, needed is {needed}")
 
 
-def shown(value: object) -> str:
-    """A value as errors quote it; a number or text of any length, cut."""
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001 - a whole number of more than 4,300 digits, or an object with faults of its own
-        return f"a {type(value).__name__} that cannot be shown"
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+def whole(name: str, value: object, low: int, limit: int, whose: str = "") -> None:
+    """Raise InvalidRequestError unless ``value`` is a whole number from ``low`` to ``limit - 1``.
 
-
-def whole(name: str, value: object, low: int, limit: int) -> None:
-    """Raise InvalidRequestError unless ``value`` is a whole number from ``low`` to ``limit - 1``."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidRequestError(f"{name} is {shown(value)}, a whole number is needed")
+    ``whose`` stands at the text's end, to name the request.
+    """
+    if not isinstance(value, int) or not is_whole(value):
+        raise InvalidRequestError(f"{name} is {shown(value)}, a whole number is needed{whose}")
     if not low <= value < limit:
-        raise InvalidRequestError(f"{name} is {shown(value)}, the limits are {low} and {limit - 1}")
+        raise InvalidRequestError(f"{name} is {shown(value)}, the limits are {low} and {limit - 1}{whose}")
 
 
 def number(name: str, value: object, low: float, high: float) -> None:
     """Raise InvalidRequestError unless ``value`` is a number from ``low`` to ``high``."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not isinstance(value, int | float) or not is_number(value):
         raise InvalidRequestError(f"{name} is {shown(value)}, a number is needed")
     if not low <= value <= high:  # also refuses NaN, which compares false
         raise InvalidRequestError(f"{name} is {shown(value)}, the limits are {low} and {high}")
-
-
-def at_least(name: str, value: object, low: int, most: int = MOST) -> None:
-    """Raise ConfigError unless ``value`` is a whole number from ``low`` to ``most``."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"{name} is {shown(value)}, a whole number is needed")
-    if not low <= value <= most:
-        limit = f"least is {low}" if value < low else f"most is {most}"
-        raise ConfigError(f"{name} is {shown(value)}, the {limit}")

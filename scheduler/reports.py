@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .kv_events import AllBlocksCleared, Described, KVChange, KVEvent, KVEventBatch, Stored, events_of
-from .messages import Admitted, EngineCoreEvent, Finished
+from .messages import Admitted, EngineCoreEvent, EventKind, Finished
 from .plan import SchedulerOutput
 from .request import RequestState
 from .statistics import HitRate, PrefillStats, PrefixCacheStats, SchedulerStats
@@ -43,7 +43,10 @@ class Reports:
     # --- admissions
 
     def admitted(self, state: RequestState, admitted: Admitted) -> None:
-        """A request got its blocks: the one place where look-ups are counted."""
+        """A request got its blocks: its look-up is counted for the counts of a step and the hit rate.
+
+        The KV cache counts the same look-ups since its beginning, for its own statistics.
+        """
         tokens, cached = state.num_tokens, admitted.num_cached_tokens
         if not state.num_preemptions:
             state.prefill = self._prefill(len(state.request.prompt_token_ids), cached)
@@ -68,7 +71,7 @@ class Reports:
         """Whether something waits to be delivered that needs no step's result."""
         return bool(self.ended or self._events or self._batches)
 
-    def note(self, kind: str, request_id: str, step: int, now: float) -> None:
+    def note(self, kind: EventKind, request_id: str, step: int, now: float) -> None:
         """Something has happened to a request."""
         self._events.append(EngineCoreEvent(kind=kind, request_id=request_id, step=step, time=now))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class RequestStatus(enum.IntEnum):
     """Where a request is in its life; everything above PREEMPTED has ended."""
 
-    WAITING_FOR_GRAMMAR = -1
+    WAITING_FOR_GRAMMAR = -1  # the field's WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
     WAITING = 0
     RUNNING = 1
     PREEMPTED = 2

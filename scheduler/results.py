@@ -1,4 +1,7 @@
-"""From a runner's result to rows and tokens: the one place where late results are dropped."""
+"""From a runner's result to rows and tokens: late results are dropped here.
+
+The scheduler asks the same columns (``RunningTable.live``) where it counts what a step has settled.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from .arrays import BoolArray, IntArray
 from .errors import BooksError
 from .logprobs import LogprobColumns
 from .messages import Finished
-from .plan import IntArray, ModelRunnerOutput, SchedulerOutput
+from .plan import ModelRunnerOutput, SchedulerOutput
 from .request import RequestState
 from .running_table import RunningTable
 
@@ -37,7 +41,7 @@ def waves_of_tokens(plan: SchedulerOutput, output: ModelRunnerOutput, table: Run
         yield rows[has], np.array(tokens, np.int64)
 
 
-def _one_wave(plan: SchedulerOutput, token_ids: IntArray, rows: IntArray, live: np.ndarray) -> Wave:
+def _one_wave(plan: SchedulerOutput, token_ids: IntArray, rows: IntArray, live: BoolArray) -> Wave:
     if len(token_ids) != len(rows):
         raise BooksError(f"step {plan.step} gave {len(token_ids)} tokens, {len(rows)} requests sample")
     if np.count_nonzero(live) == len(rows):
@@ -46,7 +50,7 @@ def _one_wave(plan: SchedulerOutput, token_ids: IntArray, rows: IntArray, live: 
 
 
 def _lists(
-    plan: SchedulerOutput, output: ModelRunnerOutput, table: RunningTable, rows: IntArray, live: np.ndarray
+    plan: SchedulerOutput, output: ModelRunnerOutput, table: RunningTable, rows: IntArray, live: BoolArray
 ) -> list[list[int]]:
     """Each row's tokens; a row that got none computes its last token again."""
     given = output.sampled_token_ids or {}

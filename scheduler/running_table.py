@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import NO_INTS, BoolArray, IntArray
 from .errors import BooksError
-from .plan import NO_INTS, BoolArray, IntArray
 
 IDLE = -1
 NO_TOKEN = -1

@@ -15,23 +15,34 @@ from typing import Any
 import numpy as np
 
 from .admission import Admission
+from .arrays import NO_INTS, IntArray
 from .books import Books
 from .cadence import PrefillCadence
 from .config import SchedulerConfig
 from .departures import Departures
 from .draft import Draft, Full, Head, blocks_wanted, newly_full, newly_passed, soon_passed, want_running
 from .ends import Ends
-from .errors import BooksError, CallboardError, ConfigError, InvalidRequestError, PolicyError
+from .errors import (
+    BooksError,
+    CallboardError,
+    ConfigError,
+    InvalidRequestError,
+    MisuseError,
+    NotBuiltError,
+    PolicyError,
+    RunnerError,
+)
 from .grammar_room import GrammarRoom
 from .kv_cache_manager import KVCacheManager
 from .limits import refuse_invalid
 from .logprobs import cut_like_tokens
 from .messages import EngineCoreOutputs, Fault, Finished, Follow, Granted, Publish, Reserve
 from .pause import PauseState
-from .plan import NO_INTS, BlockIds, IntArray, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from .plan import BlockIds, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .policy import Policy
 from .repetition import watch_repetition
 from .request import FinishReason, Request, RequestState
+from .result_fields import check_fields
 from .results import failures, new_prompt_logprobs, waves_of_tokens
 from .statistics import PrefillStats, SchedulerStatistics
 from .stops import StopRule
@@ -106,6 +117,7 @@ class Scheduler:
         broken: Mapping[str, str] | None = None,
     ) -> None:
         """Requests whose grammars are ready join the queue; the others end. Not between ``propose`` and ``commit``."""
+        self._refuse_within_step("grammar_news")
         ends = {req_id: Finished.by_error(text) for req_id, text in failed.items()}
         ends |= {req_id: Finished.by_error(text, "runner") for req_id, text in (broken or {}).items()}
         requests, grammars = self.books.requests, self.grammars
@@ -165,7 +177,7 @@ class Scheduler:
 
     def _refuse_within_step(self, what: str) -> None:
         if self._draft is not None:
-            raise BooksError(f"{what} came between propose and commit of a step")
+            raise MisuseError(f"{what} came between propose and commit of a step")
 
     # --- one step
 
@@ -229,7 +241,10 @@ class Scheduler:
         return self._make_plan(draft, grown, fresh, granted.replaced)
 
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
-        """Apply a step's result; what it says of requests that are gone is dropped."""
+        """Apply a step's result; what it says of requests that are gone is dropped.
+
+        Raises RunnerError for the result of another step, or one that holds what is not built.
+        """
         self._enter_completed(plan, output)
         if output.failed:
             self._departures.finish(failures(plan, output, self._table, self.books.requests), now)
@@ -326,7 +341,7 @@ class Scheduler:
 
     def _take_draft(self) -> Draft:
         if self._draft is None:
-            raise BooksError("commit without propose")
+            raise MisuseError("commit without propose")
         draft, self._draft = self._draft, None
         return draft
 
@@ -385,9 +400,10 @@ class Scheduler:
     def _enter_completed(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
         completed = self.books.completed
         if output.step != plan.step or plan.step <= completed:
-            raise BooksError(
+            raise RunnerError(
                 f"the result of step {output.step} came for step {plan.step}, after that of step {completed}"
             )
+        check_fields(plan, output)
         self.books.completed = plan.step
         if self.books.sizes.has_windows:
             live = self._table.live(plan.rows, plan.epochs)
@@ -460,13 +476,26 @@ class Scheduler:
         """Raise BooksError unless queue, table and requests agree."""
         self.books.check()
 
+    def check_against(self, kv: KVCacheManager) -> None:
+        """Raise BooksError unless those who run are those who have a block table.
+
+        Only while no reservation is under way; passes between ``propose`` and ``commit``.
+        """
+        if self._draft is not None:
+            return
+        running, tables = {state.request_id for state in self.books.running()}, kv.table_ids
+        if bare := running - tables:
+            raise BooksError(f"requests run without a block table: {sorted(bare)}")
+        if left := tables - running - self._departures.releasing:
+            raise BooksError(f"block tables are left of requests that do not run: {sorted(left)}")
+
 
 def plan_step(
     scheduler: Scheduler, kv: KVCacheManager, encoder_cache: None = None, now: float = 0.0
 ) -> SchedulerOutput:
     """One step's plan, synchronously: propose, reserve, commit. For tests, benchmarks, simulation."""
     if encoder_cache is not None:
-        raise InvalidRequestError("no encoder cache is built yet, encoder_cache must be None")
+        raise NotBuiltError("no encoder cache is built yet, encoder_cache must be None")
     if kv.block_size != scheduler.config.block_size:
         raise ConfigError(f"block_size is {scheduler.config.block_size}, the KV cache's is {kv.block_size}")
     scheduler.bind_pool(kv.num_blocks)

@@ -122,7 +122,7 @@ class SchedulerActor(Actor):
                 self._swap_policy(policy, message.reply)
             case Follow():
                 self.core.follow(message)
-            case Ask():
+            case Ask(message=ResetPrefixCache()):
                 self._resets.append(message)
 
     def _swap_policy(self, policy: Any, reply: Reply[None]) -> None:

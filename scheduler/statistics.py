@@ -7,6 +7,11 @@ from collections import deque
 import msgspec
 
 
+def share_held(num_free: int, num_blocks: int) -> float:
+    """Share of a pool of blocks that is held, 0 to 1; 0 for a pool of which nothing is known."""
+    return 1.0 - num_free / num_blocks if num_blocks else 0.0
+
+
 class SchedulerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of the scheduler, since it was made where not said otherwise."""
 
@@ -75,7 +80,7 @@ class KVCacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def usage(self) -> float:
         """Share of the pool that is held, 0 to 1."""
-        return 1.0 - self.num_free_blocks / self.num_blocks
+        return share_held(self.num_free_blocks, self.num_blocks)
 
 
 class PrefillStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from .errors import BooksError
 from .limits import PRIORITY_LIMIT
 from .pause import PauseState
 from .policy import Policy, PriorityPolicy
-from .policy_guard import Claim, GuardedPolicy, hand_over, held_by, make_policy
+from .policy_guard import Claim, GuardedPolicy, hand_over, held_by, make_policy, unguarded
 from .request import RequestState, RequestStatus
 from .sessions import Sessions, holder_of
 
@@ -42,7 +42,7 @@ class WaitingRoom:
     @property
     def displaces(self) -> bool:
         """Whether a more urgent request takes blocks and rows of running ones."""
-        return self._priority_preemption and isinstance(self.policy, PriorityPolicy)
+        return self._priority_preemption and isinstance(unguarded(self.policy), PriorityPolicy)
 
     def add(self, state: RequestState) -> None:
         """Take in a new request."""
@@ -71,7 +71,7 @@ class WaitingRoom:
 
     def kept_for(self, state: RequestState) -> tuple[str | None, int]:
         """The session's holder that a request may go on from (None: its own), and its tokens computed there."""
-        if state.request.session is None or state.request_id in self.preempted:
+        if state.request_id in self.preempted:
             return None, state.num_held
         return self.sessions.kept_for(state)
 
@@ -122,8 +122,10 @@ class WaitingRoom:
         parked = list(map(holder_of, self.sessions.parked))
         if not self.preempted:
             return parked
-        states = sorted(self.preempted.values(), key=lambda state: state.request.arrival_time)
-        return parked + [state.request_id for state in self.policy.victims(states)]
+        begun = (state.request_id for state in self.policy if state.request_id in self.preempted)
+        order = list(islice(begun, len(self.preempted)))
+        # A policy that does not show all of its queue puts nobody's blocks out of reach.
+        return parked + [req_id for req_id in self.preempted if req_id not in order] + order[::-1]
 
     @property
     def num_to_do(self) -> int:
@@ -133,7 +135,7 @@ class WaitingRoom:
         return 0 if self.pause_state is PauseState.PAUSED_ALL else len(self.preempted)
 
     def check(self, known: dict[str, RequestState]) -> None:
-        """Raise BooksError if somebody has run already whom the scheduler does not know."""
+        """Raise BooksError if somebody has run already who is not known, or if the count of a session is wrong."""
         if strangers := [name for name, state in self.preempted.items() if known.get(name) is not state]:
             raise BooksError(f"preempted requests are not known: {strangers}")
         self.sessions.check(known.values())

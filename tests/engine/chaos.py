@@ -51,11 +51,11 @@ class Life:
             block_size=self.block_size,
             max_num_running_reqs=slots,
             max_num_scheduled_tokens=r.choice([1, 2, 5, 9, 64, 1000]),
-            policy=r.choice(["fcfs", "priority"]),
+            policy=(policy := r.choice(["fcfs", "priority"])),
             enable_prefix_caching=r.random() < 0.7,
             long_prefill_token_threshold=r.choice([0, 0, 3]),
             steps_in_flight=r.randint(1, 3),
-            priority_preemption=r.random() < 0.3,
+            priority_preemption=r.random() < 0.3 and policy == "priority",
             max_backfill=r.choice([0, 0, 1, 3]),
             prefill_schedule_interval=r.choice([1, 1, 1, 3]),
         )

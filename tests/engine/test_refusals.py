@@ -14,7 +14,6 @@ from callboard import (
     EngineConfig,
     EngineOverloadedError,
     InvalidRequestError,
-    NotBuiltError,
 )
 from callboard.actors import WrongLoopError
 from callboard.runner import SimulatedRunner
@@ -47,7 +46,7 @@ async def test_a_request_that_can_never_be_served_is_refused_and_the_others_go_o
 
 
 def test_what_is_not_built_is_refused_by_name_and_not_ignored():
-    with pytest.raises(NotBuiltError, match="kv_connector"):
+    with pytest.raises(ConfigError, match="kv_connector"):
         EngineConfig(kv_connector="redis")
 
 

@@ -41,7 +41,7 @@ class GrammarHistory:
         sizes = SIZES | {"max_num_running_reqs": config.pop("rows", 4)}
         self.runner = SimulatedRunner(vocab_size=VOCABULARY.width, num_kv_blocks=blocks, eos_token_ids=(END,), **sizes)
         settings = SchedulerConfig(num_kv_blocks=blocks, steps_in_flight=depth, eos_token_ids=(END,), **sizes, **config)
-        self.kv = KVCacheManager(blocks, SIZES["block_size"], settings.enable_prefix_caching)
+        self.kv = KVCacheManager(blocks, SIZES["block_size"], settings.enable_prefix_caching, merge_equal_blocks=True)
         self.scheduler = Scheduler(settings)
         self.grammars = GrammarManager(VOCABULARY.width, VOCABULARY.stop_token_ids, fill)
         self.rows = ConstrainedRows(sizes["max_num_running_reqs"])
@@ -149,8 +149,8 @@ def test_constrained_texts_are_what_each_request_gets_alone(seed: int):
         rows=dice.randint(1, 5),
         max_num_scheduled_tokens=dice.choice([3, 7, 1000]),
         enable_prefix_caching=dice.random() < 0.6,
-        policy=dice.choice(["fcfs", "priority"]),
-        priority_preemption=dice.random() < 0.5,
+        policy=(policy := dice.choice(["fcfs", "priority"])),
+        priority_preemption=dice.random() < 0.5 and policy == "priority",
         max_backfill=dice.choice([0, 2]),
     )
     found = history.play()

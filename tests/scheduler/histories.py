@@ -85,13 +85,13 @@ class History:
         self.runner = SimulatedRunner(vocab_size=self.vocab, num_kv_blocks=self.blocks, kv_groups=groups, **sizes)
         self.config = SchedulerConfig(
             max_num_scheduled_tokens=r.choice([1, 2, 5, 9, 64, 1000]),
-            policy=self._some_policy(),
+            policy=(policy := self._some_policy()),
             enable_prefix_caching=r.random() < 0.7,
             steps_in_flight=self.depth,
             eos_token_ids=self.eos,
             long_prefill_token_threshold=r.choice([0, 0, 3]),
             watermark=r.choice([0, 0, 0.2]),
-            priority_preemption=r.random() < 0.3,
+            priority_preemption=r.random() < 0.3 and policy == "priority",
             max_backfill=r.choice([0, 0, 1, 3]),
             prefill_schedule_interval=r.choice([1, 1, 1, 3]),
             num_kv_blocks=r.choice([None, self.blocks]),
@@ -144,6 +144,7 @@ class History:
         else:
             self._apply_next()
         self.scheduler.check()
+        self.scheduler.check_against(self.kv)
 
     def _some_policy(self) -> Any:
         return self.random.choice(["fcfs", "priority", AGEING.ShortestFirst()])

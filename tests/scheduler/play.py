@@ -31,7 +31,7 @@ VOCAB = 50
 Sampled = int | Mapping[str, int | list[int]]
 
 
-def make_kv(config: SchedulerConfig, blocks: int) -> KVCacheManager:
+def make_kv(config: SchedulerConfig, blocks: int, *, merge: bool = True) -> KVCacheManager:
     """The KV cache that a scheduler of this configuration plans for."""
     return KVCacheManager(
         blocks,
@@ -39,6 +39,7 @@ def make_kv(config: SchedulerConfig, blocks: int) -> KVCacheManager:
         config.enable_prefix_caching,
         groups=config.kv_groups,
         max_in_flight_tokens=config.max_in_flight_tokens,
+        merge_equal_blocks=merge,
     )
 
 
@@ -127,6 +128,7 @@ class Play:
     def check(self) -> None:
         """Audit both cores."""
         self.scheduler.check()
+        self.scheduler.check_against(self.kv)
         self.kv.check()
 
     def waiting(self) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from play import Play, some
 
 from callboard.scheduler import SamplingParams, SchedulerConfig, plan_step
-from callboard.scheduler.errors import BooksError, ConfigError, InvalidRequestError
+from callboard.scheduler.errors import ConfigError, InvalidRequestError, MisuseError
 
 
 def _assert_unharmed(play: Play) -> None:
@@ -76,7 +76,7 @@ def test_after_the_first_plan_the_size_of_the_pool_is_known_at_the_door():
 def test_a_token_that_no_vocabulary_has_is_refused(token: int):
     play = Play(caching=True)
     with pytest.raises(
-        InvalidRequestError, match=rf"prompt token is {token}, limits are 0 and 2147483647 \(request a\)"
+        InvalidRequestError, match=rf"prompt token is {token}, the limits are 0 and 2147483647 \(request a\)"
     ):
         play.add("a", [1, token, 2])
     _assert_unharmed(play)
@@ -193,5 +193,5 @@ def test_an_encoder_cache_that_is_not_built_is_refused():
 def test_a_commit_without_a_proposal_is_an_error():
     play = Play()
     play.add("a", some(3))
-    with pytest.raises(BooksError, match="commit without propose"):
+    with pytest.raises(MisuseError, match="commit without propose"):
         play.scheduler.commit(play.kv.reserve(play.scheduler.take_releases()), 0.0)

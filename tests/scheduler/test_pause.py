@@ -6,7 +6,7 @@ import pytest
 from play import Play, ToyPlay
 
 from callboard.scheduler import PauseState, SchedulerOutput
-from callboard.scheduler.errors import BooksError
+from callboard.scheduler.errors import MisuseError
 
 
 def _one_runs_and_one_waits() -> Play:
@@ -147,5 +147,5 @@ def test_what_steps_under_way_give_to_requests_of_before_a_reset_is_dropped():
 def test_a_reset_between_propose_and_commit_is_a_fault():
     play = Play()
     play.scheduler.propose(0.0)
-    with pytest.raises(BooksError, match="between propose and commit"):
+    with pytest.raises(MisuseError, match="between propose and commit"):
         play.scheduler.preempt_all()

@@ -11,7 +11,7 @@ import structlog
 from play import Play, ToyPlay
 
 from callboard.scheduler import FCFSPolicy, Policy, PriorityPolicy
-from callboard.scheduler.errors import BooksError, ConfigError, PolicyError
+from callboard.scheduler.errors import ConfigError, MisuseError, PolicyError
 from callboard.scheduler.pause import PauseState
 from callboard.scheduler.policy_guard import make_policy
 from callboard.scheduler.request import RequestState
@@ -220,7 +220,7 @@ def test_a_policy_that_fails_to_take_over_leaves_the_old_one_in_place(answers: d
 def test_a_swap_between_propose_and_commit_is_a_fault():
     play = Play()
     play.scheduler.propose(0.0)
-    with pytest.raises(BooksError, match="between propose and commit"):
+    with pytest.raises(MisuseError, match="between propose and commit"):
         play.scheduler.swap_policy("priority")
 
 

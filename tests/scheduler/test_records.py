@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from play import Play, Sampled, ToyPlay, some
 
+from callboard.actors.codec import decode, encode
 from callboard.scheduler import (
     CachedRequestData,
     FinishReason,
@@ -23,7 +24,6 @@ from callboard.scheduler import (
     messages,
     plan,
 )
-from callboard.scheduler.codec import decode, encode
 from callboard.scheduler.errors import InvalidRequestError
 from callboard.scheduler.kv_events import (
     AllBlocksCleared,

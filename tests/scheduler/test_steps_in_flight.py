@@ -6,7 +6,7 @@ import pytest
 from play import E, Play, ToyPlay, some
 
 from callboard.scheduler import Finished, FinishReason, SchedulerOutput
-from callboard.scheduler.errors import BooksError
+from callboard.scheduler.errors import RunnerError
 
 DEPTHS = [1, 2, 3, 4]
 
@@ -191,7 +191,7 @@ def test_a_result_for_another_step_is_an_error():
     play = Play()
     play.add("a", 10)
     first, second = play.plan(), play.plan()
-    with pytest.raises(BooksError, match="the result of step 2 came for step 1"):
+    with pytest.raises(RunnerError, match="the result of step 2 came for step 1"):
         play.scheduler.update_from_output(first, play.result(second, 7), 0.0)
 
 
