@@ -1,6 +1,7 @@
 """A trace of the engine's actors, for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
-One track for each actor holds its turns; the runner's steps have a track of their own, "device".
+One track for each actor holds its turns; the runner's steps have a track of their own, "device",
+and so has the making of their masks, "masks".
 Counters show how full each lane is. A turn lasts from an actor's wake-up to its next wait; a
 step from the moment when the runner has it and is done with the one before, until the loop
 sees its result.

@@ -8,6 +8,7 @@ while the step's masks are made from the tokens of the one before.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import anyio
@@ -176,8 +177,12 @@ class GrammarActor(Actor):
     def _hand_out(self, reply: Reply[_Made]) -> None:
         if reply.error is not None:  # it was closed
             return
-        masks, news, failure = reply.value
+        masks, news, failure, began, ended = reply.value
         for mask in masks:
+            if self.observer is not None:
+                shift = self.observer.time() - perf_counter()  # from the thread's clock to the loop's
+                facts = {"requests": len(mask.req_ids)}
+                self.observer.worked("masks", f"step {mask.step}", began + shift, ended + shift, facts)
             self._asks.pop(mask.step).reply.set_result(mask)
         if news:
             log.error("constrained_requests_end", requests=news.failed | news.broken)
@@ -187,13 +192,15 @@ class GrammarActor(Actor):
             self.mailbox.wake()
 
 
-_Made = tuple[list[GrammarOutput], GrammarNews | None, Exception | None]
+# Masks, what the scheduler must hear, what ends the actor, and when the work began and ended.
+_Made = tuple[list[GrammarOutput], GrammarNews | None, Exception | None, float, float]
 
 
 def _attempt(manager: GrammarManager, work: Callable[[GrammarManager], None]) -> _Made:
+    began = perf_counter()
     try:
         work(manager)
         masks, news = manager.take_masks(), GrammarNews(failed=manager.take_refused(), broken=manager.take_broken())
-        return masks, news if news.failed or news.broken else None, None
+        return masks, news if news.failed or news.broken else None, None, began, perf_counter()
     except Exception as error:  # noqa: BLE001 - whatever it is ends the actor, and so the engine
-        return [], None, error
+        return [], None, error, began, perf_counter()

@@ -1,13 +1,17 @@
 """What constraints cost: throughput of a mixed batch beside a free one, and how often sampling waits for masks.
 
 Both batches have as many requests and give as many tokens; half of the mixed one is constrained.
-Batches alternate in one run, since machines change their pace. Usage: bench_grammar.py [requests] [tokens] [rounds]
+Batches alternate in one run, since machines change their pace; a last mixed one is traced.
+Usage: bench_grammar.py [requests] [tokens] [rounds]
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
+import tempfile
+from pathlib import Path
 from time import perf_counter
 
 import anyio
@@ -81,6 +85,26 @@ async def batch(engine: Engine, count: int, tokens: int, constrained: bool) -> f
     return sum(given) / (perf_counter() - start)
 
 
+async def traced(engine: Engine, count: int, tokens: int) -> str:
+    """How many steps' masks were made while their forward pass ran, as the engine's own trace tells."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        async with engine.trace(path):
+            await batch(engine, count, tokens, constrained=True)
+        slices = [one for one in json.loads(path.read_text())["traceEvents"] if one.get("ph") == "X"]
+    names = {one["name"] for one in slices}
+    steps = {name: [one for one in slices if one["name"] == name] for name in names if name.startswith("step ")}
+    spans = [both for both in steps.values() if len(both) == 2]  # the device's, and the masks'
+    device = [max(both, key=lambda one: one["dur"]) for both in spans]
+    masks = [min(both, key=lambda one: one["dur"]) for both in spans]
+    inside = sum(
+        long["ts"] <= short["ts"] and short["ts"] + short["dur"] <= long["ts"] + long["dur"]
+        for long, short in zip(device, masks, strict=True)
+    )
+    share = statistics.median(short["dur"] / long["dur"] for long, short in zip(device, masks, strict=True))
+    return f"trace: the masks of {inside} of {len(spans)} steps lie inside the step, and take {share:.1%} of it"
+
+
 async def main(count: int = 32, tokens: int = 24, rounds: int = 3) -> None:
     watch, lag = Watch(), Lag()
     watch.install()
@@ -99,6 +123,7 @@ async def main(count: int = 32, tokens: int = 24, rounds: int = 3) -> None:
         for _ in range(rounds):
             free.append(await batch(engine, count, tokens, constrained=False))
             mixed.append(await batch(engine, count, tokens, constrained=True))
+        print(await traced(engine, count, tokens))
         ratios = [one / other for one, other in zip(mixed, free, strict=True)]
         print(f"free {statistics.median(free):.0f} tokens/s, mixed {statistics.median(mixed):.0f} tokens/s")
         print(f"mixed / free: {', '.join(f'{ratio:.2f}' for ratio in ratios)}, median {statistics.median(ratios):.2f}")

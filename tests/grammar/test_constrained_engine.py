@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import anyio
 import jsonschema
+import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 from schemas import GRAMMARS, REGEXES, SCHEMAS
@@ -243,3 +245,22 @@ async def test_before_the_first_constraint_there_is_no_process_and_no_thread(any
         await engine.complete("b", params(3))
         assert engine._parts.grammars._engine._pool is None
         assert engine._parts.grammars._thread._thread is None
+
+
+async def test_a_trace_shows_that_masks_are_made_while_their_step_is_under_way(tmp_path: Path):
+    async with make() as engine:
+        await engine.complete("warm", params(4, regex="[ab]{20}"))
+        async with engine.trace(tmp_path / "trace.json"):
+            output = await engine.complete("go", params(12, regex="[ab]{20}"))
+    slices = msgspec.json.decode((tmp_path / "trace.json").read_bytes())["traceEvents"]
+    tracks = {event["tid"]: event["args"]["name"] for event in slices if event["ph"] == "M" and event["tid"]}
+    of = {
+        track: {event["name"]: event for event in slices if event["ph"] == "X" and tracks[event["tid"]] == track}
+        for track in ("device", "masks")
+    }
+    assert len(of["masks"]) == len(output.outputs[0].token_ids) == 12
+    for name, mask in of["masks"].items():
+        step = of["device"][name]
+        assert step["ts"] <= mask["ts"]
+        assert mask["ts"] + mask["dur"] <= step["ts"] + step["dur"]
+        assert mask["args"]["requests"] == 1
