@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, islice
 from typing import Protocol, runtime_checkable
@@ -91,6 +91,13 @@ class FCFSPolicy:
     def victims(self, running: Sequence[RequestState]) -> Iterable[RequestState]:
         return reversed(running)
 
+    def in_order(self, states: Collection[RequestState]) -> list[RequestState]:
+        """Some of those that wait, in order, without a walk through all."""
+        wanted = {id(state) for state in states}
+        back = [state for state in self._back.values() if id(state) in wanted]
+        wanted.difference_update(map(id, back))
+        return back + sorted((state for state in states if id(state) in wanted), key=_number)
+
     def __len__(self) -> int:
         return len(self._back) + len(self._queue) + len(self._late)
 
@@ -125,6 +132,10 @@ class PriorityPolicy:
     def remove(self, state: RequestState) -> None:
         del self._keys[bisect_left(self._keys, _key(state))]
         del self._states[state.request_id]
+
+    def in_order(self, states: Collection[RequestState]) -> list[RequestState]:
+        """Some of those that wait, in order, without a walk through all."""
+        return sorted(states, key=_key)
 
     def candidates(self, limit: int, now: float) -> Sequence[RequestState]:  # noqa: ARG002 - other policies age
         return [self._states[key[2]] for key in self._keys[:limit]]

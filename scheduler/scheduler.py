@@ -16,6 +16,7 @@ import numpy as np
 
 from .admission import Admission
 from .arrays import NO_INTS, IntArray
+from .arrivals import Arrivals
 from .books import Books
 from .cadence import PrefillCadence
 from .config import SchedulerConfig
@@ -26,7 +27,6 @@ from .errors import (
     BooksError,
     CallboardError,
     ConfigError,
-    InvalidRequestError,
     MisuseError,
     NotBuiltError,
     PolicyError,
@@ -34,14 +34,13 @@ from .errors import (
 )
 from .grammar_room import GrammarRoom
 from .kv_cache_manager import KVCacheManager
-from .limits import refuse_invalid
 from .logprobs import cut_like_tokens
 from .messages import EngineCoreOutputs, Fault, Finished, Follow, Granted, Publish, Reserve
 from .pause import PauseState
-from .plan import BlockIds, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from .plan import ModelRunnerOutput, SchedulerOutput
+from .plan_maker import PlanMaker
 from .policy import Policy
-from .repetition import watch_repetition
-from .request import FinishReason, Request, RequestState
+from .request import FinishReason, Request
 from .result_fields import check_fields
 from .results import failures, new_prompt_logprobs, waves_of_tokens
 from .statistics import PrefillStats, SchedulerStatistics
@@ -49,9 +48,6 @@ from .stops import StopRule
 from .victims import victims_of_growth
 
 NOTHING_GRANTED = Granted()
-
-Growth = tuple[dict[int, BlockIds], dict[int, list[BlockIds]]]  # by row: the first group's blocks, further groups'
-Replaced = dict[str, list[tuple[int, int, int]]]  # by request: group, place in its table, block
 
 
 class Scheduler:
@@ -64,41 +60,16 @@ class Scheduler:
         self._departures = Departures(self.books)
         self._ends = Ends(self.books, stop_rules)
         self._admission = Admission(self.books, self._departures, self._ends)
+        self._arrivals = Arrivals(self.books, self._departures)
         self._cadence = PrefillCadence(config.prefill_schedule_interval)
+        self._maker = PlanMaker(self.books, self._departures, self._admission, self._cadence)
         self._draft: Draft | None = None
 
     # --- requests come and go
 
     def add_request(self, request: Request, now: float = 0.0) -> None:
         """Queue a request. Raises InvalidRequestError for one that can never be served."""
-        books = self.books
-        try:
-            state = self._state_of(request)
-        except CallboardError:
-            raise
-        except Exception as error:  # a field that nobody looked at: the end of this request and of nobody else
-            raise InvalidRequestError(
-                f"the request cannot be queued: {error!r} (request {request.request_id})"
-            ) from error
-        state.number = books.counts.arrived = books.counts.arrived + 1
-        if not books.grammars.park(state):
-            self._waiting.add(state)  # first: a policy that raises has taken nothing in
-        books.requests[request.request_id] = state
-        self._waiting.sessions.begin(request)
-        books.counts.prompt_tokens += len(request.prompt_token_ids)
-        books.note("QUEUED", request.request_id, now)
-
-    def _state_of(self, request: Request) -> RequestState:
-        """What is remembered of a new request, of which nothing is kept yet."""
-        books = self.books
-        if request.request_id in books.requests:
-            raise InvalidRequestError(f"request id {request.request_id!r} is in use by a request that is alive")
-        refuse_invalid(request, self.config, books.sizes, books.pool_blocks)
-        state = RequestState(request)
-        state.repetition = watch_repetition(request.sampling_params.repetition_detection, self.config.max_model_len)
-        state.digests = list(request.block_digests or ())
-        books.keys.hash_known(state)
-        return state
+        self._arrivals.add(request, now)
 
     def abort(self, request_ids: str | Iterable[str], now: float = 0.0) -> list[str]:
         """End requests at once; returns the ids that were alive. Not between ``propose`` and ``commit``."""
@@ -118,17 +89,7 @@ class Scheduler:
     ) -> None:
         """Requests whose grammars are ready join the queue; the others end. Not between ``propose`` and ``commit``."""
         self._refuse_within_step("grammar_news")
-        ends = {req_id: Finished.by_error(text) for req_id, text in failed.items()}
-        ends |= {req_id: Finished.by_error(text, "runner") for req_id, text in (broken or {}).items()}
-        requests, grammars = self.books.requests, self.grammars
-        for state in filter(None, map(grammars.release, ready)):
-            try:
-                self._waiting.add(state)
-            except PolicyError as error:
-                grammars.take_back(state)
-                ends[state.request_id] = Finished.by_error(str(error), "policy")
-            self._waiting.refused = False  # it may come before the one that found no room
-        self._departures.finish([(requests[req_id], end) for req_id, end in ends.items() if req_id in requests], now)
+        self._arrivals.grammar_news(ready, failed, broken or {}, now)
 
     def reject(self, request_id: str, error: CallboardError) -> None:
         """Answer a request that could not be queued."""
@@ -228,17 +189,7 @@ class Scheduler:
         if granted is not NOTHING_GRANTED:
             self._waiting.refused = granted.refused
             self.take_answer(granted, now)
-        grown = self._apply_growth(granted)
-        draft = self._without_losers(draft, granted, now)
-        fresh = [self._admission.admit(admitted, now) for admitted in granted.admitted]
-        if fresh:
-            rows = np.append(draft.rows, [new.row for new in fresh])
-            num_tokens = np.append(draft.num_tokens, [a.num_scheduled_tokens for a in granted.admitted])
-            draft = Draft(self._table, rows, num_tokens, draft.holds_prompts)
-        self._cadence.planned(draft.num_tokens, left_over=self.books.may_admit_more)
-        if granted.replaced:
-            self._departures.fence = self.books.step  # this step still touches the blocks that were replaced
-        return self._make_plan(draft, grown, fresh, granted.replaced)
+        return self._maker.make(draft, granted, now)
 
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput, now: float) -> EngineCoreOutputs:
         """Apply a step's result; what it says of requests that are gone is dropped.
@@ -337,63 +288,11 @@ class Scheduler:
             for state, count, new, in_step in zip(states, counts, keys, full.in_step.tolist(), strict=True)
         ]
 
-    # --- from grants to a plan
-
     def _take_draft(self) -> Draft:
         if self._draft is None:
             raise MisuseError("commit without propose")
         draft, self._draft = self._draft, None
         return draft
-
-    def _apply_growth(self, granted: Granted) -> Growth:
-        """What joins the tables of rows: in the first group of layers, and in each further one."""
-        requests, size = self.books.requests, self.config.block_size
-        grown = {requests[req_id].row: blocks for req_id, blocks in granted.grown.items()}
-        more = {requests[req_id].row: further for req_id, further in granted.grown_more.items()}
-        if grown:
-            self._table.room[list(grown)] += np.array([len(blocks) for blocks in grown.values()]) * size
-        for row, further in more.items():
-            # The shortest table got most, all that were asked for.
-            self._table.room[row] += max(0, max(map(len, further)) - len(grown[row])) * size
-        return grown, more
-
-    def _without_losers(self, draft: Draft, granted: Granted, now: float) -> Draft:
-        """The draft without requests that were preempted or that got no blocks."""
-        if not granted.stalled and not granted.preempted:
-            return draft
-        losers = granted.stalled.union(granted.preempted)
-        keep = np.array([req_id not in losers for req_id in self._table.ids[draft.rows]], np.bool_)
-        for req_id in granted.preempted:
-            self._departures.preempt(self.books.requests[req_id], now)
-        return Draft(self._table, draft.rows[keep], draft.num_tokens[keep], draft.holds_prompts)
-
-    def _make_plan(
-        self, draft: Draft, grown: Growth, fresh: list[NewRequestData], replaced: Replaced
-    ) -> SchedulerOutput:
-        table, rows = self._table, draft.rows
-        samples = draft.covered == draft.target
-        finished_ids, preempted_ids = self._departures.take_ids()
-        plan = SchedulerOutput(
-            step=self.books.step,
-            req_ids=table.ids_of(rows),
-            rows=rows,
-            epochs=table.epoch[rows],
-            num_tokens=draft.num_tokens,
-            num_computed=draft.computed,
-            num_outputs=draft.target - table.prompt[rows],
-            samples=samples,
-            grown=grown[0],
-            grown_more=grown[1],
-            replaced={self.books.requests[req_id].row: changes for req_id, changes in replaced.items()},
-            scheduled_new_reqs=fresh,
-            finished_req_ids=finished_ids,
-            preempted_req_ids=preempted_ids,
-        )
-        self.books.counts.steps += bool(len(rows))
-        table.computed[rows] = draft.covered
-        table.target[rows] = draft.target + samples
-        table.last_step[rows] = self.books.step
-        return plan
 
     # --- results
 

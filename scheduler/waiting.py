@@ -10,7 +10,7 @@ from .draft import Head
 from .errors import BooksError
 from .limits import PRIORITY_LIMIT
 from .pause import PauseState
-from .policy import Policy, PriorityPolicy
+from .policy import FCFSPolicy, Policy, PriorityPolicy
 from .policy_guard import Claim, GuardedPolicy, hand_over, held_by, make_policy, unguarded
 from .request import RequestState, RequestStatus
 from .sessions import Sessions, holder_of
@@ -122,8 +122,11 @@ class WaitingRoom:
         parked = list(map(holder_of, self.sessions.parked))
         if not self.preempted:
             return parked
-        begun = (state.request_id for state in self.policy if state.request_id in self.preempted)
-        order = list(islice(begun, len(self.preempted)))
+        if isinstance(self.policy, FCFSPolicy | PriorityPolicy):
+            order = [state.request_id for state in self.policy.in_order(self.preempted.values())]
+        else:
+            begun = (state.request_id for state in self.policy if state.request_id in self.preempted)
+            order = list(islice(begun, len(self.preempted)))
         # A policy that does not show all of its queue puts nobody's blocks out of reach.
         return parked + [req_id for req_id in self.preempted if req_id not in order] + order[::-1]
 
