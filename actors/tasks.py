@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import math
-import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
@@ -13,6 +12,7 @@ import anyio
 
 from .errors import ActorStoppedError
 from .reply import Reply
+from .trio_run import trio_of_caller
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -31,10 +31,9 @@ def start_apart(
     ``at_end`` is called when it has ended, in any way, also by a cancel before its first turn.
     Neither must raise. It ends with the event loop at the latest: asyncio and trio cancel it then.
     """
-    trio = sys.modules.get("trio")  # not imported: it does not run
-    if trio is not None and trio.lowlevel.in_trio_run():
+    if (lowlevel := trio_of_caller()) is not None:
         context = contextvars.copy_context()
-        trio.lowlevel.spawn_system_task(_with_end, function, args, at_end, name=name, context=context)
+        lowlevel.spawn_system_task(_with_end, function, args, at_end, name=name, context=context)
         return
     task = asyncio.get_running_loop().create_task(function(*args), name=name)
     _apart.add(task)

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 
 from .errors import WrongLoopError
+from .trio_run import trio_of_caller
 
 # As asyncio.get_running_loop, but None outside of any: documented for those who write event loops.
 _get_running_loop: Callable[[], Any] = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
@@ -67,9 +68,8 @@ class LoopPort:
 
 def _running_loop() -> Any:
     """The asyncio loop, or the token of the trio run, that the caller is in; None outside of both."""
-    trio = sys.modules.get("trio")  # first, since it may be asyncio's guest; not there: it does not run
-    if trio is not None and trio.lowlevel.in_trio_run():
-        return trio.lowlevel.current_trio_token()
+    if (lowlevel := trio_of_caller()) is not None:  # first, since it may be asyncio's guest
+        return lowlevel.current_trio_token()
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

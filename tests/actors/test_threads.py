@@ -1,8 +1,10 @@
 """The way from a foreign thread into the loop, and who may use what belongs to a loop."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import anyio
@@ -10,6 +12,7 @@ import anyio.to_thread
 import pytest
 
 from callboard.actors import LoopPort, Reply, WrongLoopError
+from callboard.actors.tasks import start_apart
 
 LOOPS = [("asyncio", {}), ("asyncio", {"use_uvloop": True}), ("trio", {})]
 on_each_loop = pytest.mark.parametrize(("backend", "options"), LOOPS, ids=["asyncio", "uvloop", "trio"])
@@ -105,3 +108,19 @@ def test_the_same_thread_without_a_loop_does_not_pass_the_check(backend: str, op
 def test_a_port_outside_of_any_loop_is_refused():
     with pytest.raises(WrongLoopError, match="no event loop is running in this thread"):
         LoopPort()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("half", [ModuleType("trio"), SimpleNamespace(lowlevel=ModuleType("trio.lowlevel"))], ids=repr)
+async def test_a_loop_goes_on_while_another_thread_is_half_way_through_the_import_of_trio(
+    half: object, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "trio", half)
+    port, done = LoopPort(), anyio.Event()
+    port.check_owner()
+
+    async def work() -> None:
+        done.set()
+
+    start_apart(work, name="some work", at_end=lambda: None)
+    await done.wait()
