@@ -158,8 +158,10 @@ class Scheduler:
         settled = newly_passed(self._table, books.sizes)
         self._waiting.refused &= not settled  # blocks come back: the head of the queue is asked for again
         publish = self._newly_full(draft)
-        admit, displaced = ([], []) if draft.holds_prompts else self._admission.candidates(budget, now)
-        if not (self._departures.has_releases or settled or grow or publish or admit):
+        changes = bool(self._departures.has_releases or settled or grow or publish)
+        asks = not draft.holds_prompts and (changes or self._departures.owed or not self._waiting.waits_for_change)
+        admit, displaced = self._admission.candidates(budget, now) if asks else ([], [])
+        if not (changes or admit or self._departures.has_releases):  # whoever can never fit has ended just now
             return None
         return Reserve(
             completed=self._departures.tell_completed(),

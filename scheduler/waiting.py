@@ -44,9 +44,18 @@ class WaitingRoom:
         """Whether a more urgent request takes blocks and rows of running ones."""
         return self._priority_preemption and isinstance(unguarded(self.policy), PriorityPolicy)
 
+    @property
+    def waits_for_change(self) -> bool:
+        """Whether nobody will find room before something changes in the KV cache.
+
+        Under a policy of a user's the first of the queue may be another with time alone.
+        """
+        return self.refused and not self._max_backfill and type(self.policy) in (FCFSPolicy, PriorityPolicy)
+
     def add(self, state: RequestState) -> None:
         """Take in a new request."""
         self.policy.add(state)
+        self.refused = False  # it may come before the one that found no room
 
     def requeue(self, state: RequestState, *, out_of_turn: bool) -> None:
         """Take back a preempted request; of several the last admitted comes first.

@@ -4,6 +4,7 @@ import pytest
 from play import Play, some
 
 from callboard.scheduler.errors import InvalidRequestError
+from callboard.scheduler.scheduler import NOTHING_GRANTED
 
 
 def test_all_blocks_of_a_prompt_are_reserved_with_its_first_chunk():
@@ -137,3 +138,28 @@ def test_counts_tell_who_runs_waits_and_has_ended():
     counts = play.scheduler.statistics()
     assert (counts.num_running, counts.num_waiting, counts.num_finished, counts.num_steps) == (1, 1, 1, 2)
     assert (counts.num_prompt_tokens, counts.num_generated_tokens) == (30, 1)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_head_that_found_no_room_is_asked_for_again_only_when_something_has_changed(policy: str):
+    play = Play(blocks=4, block_size=16, policy=policy, max_num_scheduled_tokens=100)
+    play.add("runs", 34, max_tokens=40)
+    play.add("head", 40, priority=2)
+    play.step()
+    assert play.waiting() == ["head"]
+    wants = play.scheduler.propose(0.0)  # the second block is not full yet, nothing is given back
+    assert wants is None
+    play.scheduler.commit(NOTHING_GRANTED, 0.0)
+    play.add("urgent", 3, priority=1)  # may come first, and finds room
+    wants = play.scheduler.propose(0.0)
+    assert wants is not None
+    assert [admit.req_id for admit in wants.admit][:1] == ["head" if policy == "fcfs" else "urgent"]
+
+
+def test_a_head_that_found_no_room_gets_what_an_abort_gives_back():
+    play = Play(blocks=4, block_size=16, max_num_scheduled_tokens=100)
+    play.add("runs", 34, max_tokens=40)
+    play.add("head", 40)
+    play.steps(3)
+    play.scheduler.abort("runs")
+    assert play.step() == {"head": 40}
