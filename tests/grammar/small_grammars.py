@@ -54,6 +54,12 @@ def allows(text: str | bytes, **constraint: Any) -> bool:
     return all(one.accept(2 + byte) for byte in data) and one.accept(END)
 
 
+def may_begin(data: bytes, structured: StructuredOutput) -> bool:
+    """Whether a constraint takes some bytes, one by one, as the beginning of a text."""
+    one = RequestMatcher(_backend()[0].new_matcher(_compiled(spec_of(structured))), None)
+    return all(one.accept(2 + byte) for byte in data)
+
+
 def fill(matchers: Any, bitmask: Any, rows: Any) -> None:
     """Fill masks, as the engine does."""
     _backend()[0].BatchFill()(matchers, bitmask, rows)
