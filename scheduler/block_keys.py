@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from .arrays import TOKEN_BYTES, TokenArray, bytes_of_tokens
 from .config import SchedulerConfig
-from .hashing import KEYED_TOKENS, digest_of, extend_keys, root_key
-from .plan import IntArray
+from .hashing import digest_of, extend_keys_by_bytes, root_key
 from .request import Request, RequestState
-
-TokenArray = NDArray[np.int32]
 
 
 class BlockKeys:
@@ -18,50 +13,43 @@ class BlockKeys:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
+        self._width = config.block_size * TOKEN_BYTES
 
     def hash_known(self, state: RequestState) -> None:
         """Make the keys of a request that holds no row, up to its last full block."""
         if self._config.enable_prefix_caching:
-            self._extend(state, state.token_ids()[len(state.digests) * self._config.block_size :])
+            missing = state.token_ids()[len(state.digests) * self._config.block_size :]
+            self._extend(state, bytes_of_tokens(missing))
 
     def extend(self, state: RequestState, tokens: TokenArray, full: int) -> list[bytes]:
         """Make the keys up to block ``full``; returns the new ones. ``tokens`` are all of the request's."""
-        size, have = self._config.block_size, len(state.digests)
-        if full > have and self._config.enable_prefix_caching:
-            self._extend(state, tokens[have * size : full * size])
-        return state.digests[have:]
+        return self.extend_all([state], tokens[None], [0], [full])[0]
 
     def extend_all(
-        self, states: list[RequestState], tokens: TokenArray, rows: IntArray, full: list[int]
+        self, states: list[RequestState], tokens: TokenArray, rows: list[int], full: list[int]
     ) -> list[list[bytes]]:
-        """Make the keys of many requests, each up to its full blocks; returns the new ones.
+        """Make the keys of requests, each up to its full blocks; returns the new ones.
 
-        ``tokens[rows[i]]`` are all of request i's.
+        ``tokens[rows[i]]`` are all of request i's, in rows that lie one behind another.
         """
-        if any(len(state.digests) + 1 != count for state, count in zip(states, full, strict=True)):
-            columns = zip(states, rows.tolist(), full, strict=True)
-            return [self.extend(state, tokens[row], count) for state, row, count in columns]
-        return self._extend_by_one(states, tokens, rows, full)
-
-    def _extend_by_one(
-        self, states: list[RequestState], tokens: TokenArray, rows: IntArray, full: list[int]
-    ) -> list[list[bytes]]:
-        """The usual case, in which the tokens are gathered and turned into bytes all at once."""
-        size, width = self._config.block_size, self._config.block_size * KEYED_TOKENS.itemsize
-        ends = np.array(full) * size
-        data = tokens[rows[:, None], ends[:, None] + np.arange(-size, 0)].astype(KEYED_TOKENS).tobytes()
+        if not self._config.enable_prefix_caching:
+            return [[] for _ in states]
+        data, stride, width = tokens.data.cast("B"), tokens.strides[0], self._width
         make, new = digest_of(self._config.prefix_hash), list[list[bytes]]()
-        for start, state in zip(range(0, len(data), width), states, strict=True):
-            parent = state.digests[-1] if state.digests else self._root(state.request)
-            key = make(parent + data[start : start + width])
-            state.digests.append(key)
-            new.append([key])
+        for state, row, count in zip(states, rows, full, strict=True):
+            digests, have = state.digests, len(state.digests)
+            text = data[row * stride + have * width : row * stride + count * width]
+            if digests and count == have + 1:  # nearly always, so it is done in place
+                digests.append(make(digests[-1] + text))
+            else:
+                self._extend(state, text)
+            new.append(digests[have:])
         return new
 
-    def _extend(self, state: RequestState, tokens: TokenArray | list[int]) -> None:
+    def _extend(self, state: RequestState, data: bytes | memoryview) -> None:
         config = self._config
         root = b"" if state.digests else self._root(state.request)  # the parent of the first block, and of no other
-        extend_keys(state.digests, root, tokens, config.block_size, digest=config.prefix_hash)
+        extend_keys_by_bytes(state.digests, root, data, config.block_size, digest=config.prefix_hash)
 
     def _root(self, request: Request) -> bytes:
         return root_key(

@@ -118,15 +118,22 @@ class BlockPool:
         """How many of these blocks nobody holds beyond so many holds: they would become free without them."""
         return sum(self._refs[block] == count for block, count in holds.items())
 
-    def publish(self, block: int, key: bytes, group: int = 0) -> bool:
-        """Let a held block be found by its key; of equal blocks the first stays. Whether it can be found now."""
-        block_of = self._block_of[group]
-        if key in block_of or self._key[block] is not None:
-            return False
-        block_of[key] = block
-        self._key[block] = key
-        self._group[block] = group
-        return True
+    def publish(self, blocks: Sequence[int], keys: Sequence[bytes], places: Iterable[int], group: int = 0) -> list[int]:
+        """Let held blocks of a table be found by their keys; of equal blocks the first stays.
+
+        Returns the places that were not entered: an equal block is there, or the block has a key already.
+        """
+        block_of, own, owner = self._block_of[group], self._key, self._group
+        refused: list[int] = []
+        for place in places:
+            block, key = blocks[place], keys[place]
+            if key in block_of or own[block] is not None:
+                refused.append(place)
+                continue
+            block_of[key] = block
+            own[block] = key
+            owner[block] = group
+        return refused
 
     def publish_incomplete(self, block: int, key: bytes) -> None:
         """Remember a held block that lacks the last of its tokens."""

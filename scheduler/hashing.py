@@ -12,18 +12,16 @@ bits. SHA-256 is the default: most CPUs have instructions for it. BLAKE2b is for
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b, sha256
 
 import msgspec
-import numpy as np
-from numpy.typing import ArrayLike
 
+from .arrays import TOKEN_BYTES, Tokens, bytes_of_tokens
 from .errors import ConfigError
 
-VERSION = b"callboard.kv.1"
+VERSION = b"callboard.kv.2"
 LEAST_BITS = 128
-KEYED_TOKENS = np.dtype("<i8")  # as tokens stand in the bytes that a key is made of
 _WIDEST = {"sha256": 256, "blake2b": 512}  # bits
 
 Digest = Callable[[bytes], bytes]
@@ -67,6 +65,7 @@ def digest_of(name: str) -> Digest:
     return lambda data: sha256(data).digest()[: size // 8]
 
 
+@lru_cache(maxsize=1024)
 def root_key(
     *,
     weights_id: str = "",
@@ -90,7 +89,7 @@ def root_key(
 def extend_keys(
     keys: list[bytes],
     root: bytes,
-    tokens: ArrayLike,
+    tokens: Tokens,
     block_size: int,
     *,
     items: Sequence[MediaItem] = (),
@@ -100,13 +99,27 @@ def extend_keys(
 
     ``tokens`` are the request's tokens from block ``len(keys)`` on; ``items`` are all its media.
     """
-    data = np.asarray(tokens, dtype=KEYED_TOKENS).tobytes()
-    width, make = KEYED_TOKENS.itemsize * block_size, digest_of(digest)
+    extend_keys_by_bytes(keys, root, bytes_of_tokens(tokens), block_size, items=items, digest=digest)
+
+
+def extend_keys_by_bytes(
+    keys: list[bytes],
+    root: bytes,
+    data: bytes | memoryview,
+    block_size: int,
+    *,
+    items: Sequence[MediaItem] = (),
+    digest: str = "sha256",
+) -> None:
+    """The same for tokens that are bytes already, ``TOKEN_BYTES`` each."""
+    width, make = TOKEN_BYTES * block_size, digest_of(digest)
     parent = keys[-1] if keys else root
     first = len(keys) * block_size
     for start in range(0, len(data) - width + 1, width):
-        extra = _items_in(items, first + start // KEYED_TOKENS.itemsize, block_size) if items else b""
-        parent = make(parent + data[start : start + width] + extra)
+        block = parent + data[start : start + width]
+        if items:
+            block += _items_in(items, first + start // TOKEN_BYTES, block_size)
+        parent = make(block)
         keys.append(parent)
 
 

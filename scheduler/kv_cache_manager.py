@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from .block_pool import NULL_BLOCK, BlockPool
 from .block_table import BlockTable
@@ -147,9 +147,7 @@ class KVCacheManager:
     def _grow_all(self, grows: list[Grow], grants: _Grants) -> None:
         most = sum([grow.num_blocks for grow in grows]) * len(self._groups)
         if most <= self._pool.num_free:  # nobody has to give way
-            for grow in grows:
-                table = self._tables[grow.req_id]
-                self._extend(grow.req_id, table, table.missing(grow.num_blocks), grants)
+            self._extend_all(grows, most, grants)
             return
         for grow in grows:
             if grow.req_id not in grants.preempted:
@@ -157,6 +155,19 @@ class KVCacheManager:
                 missing = table.missing(grow.num_blocks)
                 if self._make_room(grow, sum(missing), grants):
                     self._extend(grow.req_id, table, missing, grants)
+
+    def _extend_all(self, grows: list[Grow], most: int, grants: _Grants) -> None:
+        """Every step of a full batch comes here: with one group of layers the blocks are taken all at once."""
+        tables = self._tables
+        if len(self._groups) > 1:
+            for grow in grows:
+                table = tables[grow.req_id]
+                self._extend(grow.req_id, table, table.missing(grow.num_blocks), grants)
+            return
+        new = iter(self._pool.take(most))
+        for grow in grows:
+            grants.grown[grow.req_id] = blocks = list(islice(new, grow.num_blocks))
+            tables[grow.req_id].groups[0].extend(blocks)
 
     def _extend(self, req_id: str, table: BlockTable, missing: list[int], grants: _Grants) -> None:
         first, *more = [self._pool.take(count) for count in missing]
@@ -204,16 +215,18 @@ class KVCacheManager:
         refused: list[Place] = []
         if not self.enable_prefix_caching:
             return refused
-        keys, pool = table.keys, self._pool
-        keys.extend(digests)
+        keys, journal = table.keys, self._pool.journal
+        keys += digests
         # Whoever makes no keys has nothing to publish.
         begin, end = table.published, min(num_full, len(keys))
         for group, blocks in enumerate(table.groups):
-            for index in range(max(begin, table.passed[group]), end):
-                if not pool.publish(blocks[index], keys[index], group):
-                    refused.append((group, index))
-                elif pool.journal.is_open:
-                    pool.journal.stored(req_id, index, released, group)
+            places = range(max(begin, table.passed[group]), end)
+            lost = self._pool.publish(blocks, keys, places, group)
+            if lost:
+                refused += [(group, place) for place in lost]
+            if journal.is_open:
+                for place in sorted(set(places).difference(lost)):
+                    journal.stored(req_id, place, released, group)
         table.published = max(begin, num_full)
         return refused
 

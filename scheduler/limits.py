@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from .arrays import column_of_tokens
 from .config import SchedulerConfig
 from .errors import InvalidRequestError
 from .kv_groups import GroupSizes
@@ -27,8 +30,7 @@ def refuse_invalid(request: Request, config: SchedulerConfig, sizes: GroupSizes,
     if count > limit:
         raise InvalidRequestError(f"prompt has {count} tokens, limit is {limit} (request {request.request_id})")
     if not request.is_checked:
-        _check("prompt token", min(request.prompt_token_ids), 0, TOKEN_LIMIT, request.request_id)
-        _check("prompt token", max(request.prompt_token_ids), 0, TOKEN_LIMIT, request.request_id)
+        _check_tokens(request.prompt_token_ids, request.request_id)
     _check("priority", request.priority, -PRIORITY_LIMIT, PRIORITY_LIMIT, request.request_id)
     if error := pool_error(request, sizes, pool_blocks):
         raise InvalidRequestError(error)
@@ -52,6 +54,14 @@ def token_limit(request: Request, config: SchedulerConfig, sizes: GroupSizes, po
         limit = min(limit, sizes.longest_text(pool_blocks, limit) + 1)
     max_tokens = request.sampling_params.max_tokens
     return limit if max_tokens is None else min(limit, len(request.prompt_token_ids) + max_tokens)
+
+
+def _check_tokens(tokens: list[int], request_id: str) -> None:
+    with suppress(struct.error, OverflowError):
+        if column_of_tokens(tokens).min() >= 0:
+            return
+    for extreme in (min(tokens), max(tokens)):
+        _check("prompt token", extreme, 0, TOKEN_LIMIT, request_id)
 
 
 def _check(what: str, value: Any, low: int, limit: int, request_id: str) -> None:

@@ -30,8 +30,8 @@ class PlanMaker:
         draft = self._without_losers(draft, granted, now)
         fresh = [self._admission.admit(admitted, now) for admitted in granted.admitted]
         if fresh:
-            rows = np.append(draft.rows, [new.row for new in fresh])
-            num_tokens = np.append(draft.num_tokens, [a.num_scheduled_tokens for a in granted.admitted])
+            rows = np.concatenate((draft.rows, [new.row for new in fresh]))
+            num_tokens = np.concatenate((draft.num_tokens, [a.num_scheduled_tokens for a in granted.admitted]))
             draft = Draft(books.table, rows, num_tokens, draft.holds_prompts)
         self._cadence.planned(draft.num_tokens, left_over=books.may_admit_more)
         if granted.replaced:
@@ -43,8 +43,8 @@ class PlanMaker:
         requests, size = self._books.requests, self._books.config.block_size
         grown = {requests[req_id].row: blocks for req_id, blocks in granted.grown.items()}
         more = {requests[req_id].row: further for req_id, further in granted.grown_more.items()}
-        if grown:
-            self._books.table.room[list(grown)] += np.array([len(blocks) for blocks in grown.values()]) * size
+        for row, blocks in grown.items():
+            self._books.table.room[row] += len(blocks) * size
         for row, further in more.items():
             # The shortest table got most, all that were asked for.
             self._books.table.room[row] += max(0, max(map(len, further)) - len(grown[row])) * size

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import NO_INTS, BoolArray, IntArray
+from .arrays import NO_INTS, TOKEN, BoolArray, IntArray, column_of_tokens
 from .errors import BooksError
 
 IDLE = -1
@@ -39,7 +39,7 @@ class RunningTable:
         out_of_turn (bool): admitted in the place of a request before it that found no room and still waits.
         stop_ids: [rows, STOP_IDS], tokens that end it; NO_TOKEN fills up.
         ids (object): the request ids.
-        tokens: int32, [rows, max_model_len + 1], the known tokens.
+        tokens: TOKEN, [rows, max_model_len + 1], the known tokens.
     """
 
     def __init__(self, rows: int, max_model_len: int) -> None:
@@ -62,7 +62,7 @@ class RunningTable:
         self.stop_ids = np.full((rows, STOP_IDS), NO_TOKEN, np.int64)
         self._num_stopping = 0  # rows with stop ids
         self.ids: Any = np.empty(rows, object)  # typed as Any: numpy has no array of str objects
-        self.tokens = np.zeros((rows, max_model_len + 1), np.int32)
+        self.tokens = np.zeros((rows, max_model_len + 1), TOKEN)
         self.num_watched = 0
         self.num_unanswered = 0  # rows that have given no output
         self.order: IntArray = np.zeros(0, np.int64)  # rows in order of admission; a new array when it changes
@@ -91,7 +91,7 @@ class RunningTable:
         self._epochs += 1
         self.epoch[row] = self._epochs
         self.ids[row] = request_id
-        self.tokens[row, : len(token_ids)] = token_ids
+        self.tokens[row, : len(token_ids)] = column_of_tokens(token_ids)
         self.known[row] = self.target[row] = len(token_ids)
         self.prompt[row] = num_prompt_tokens
         self.limit[row] = limit
@@ -101,7 +101,8 @@ class RunningTable:
         self.num_out_of_turn += out_of_turn
         self.num_unanswered += len(token_ids) == num_prompt_tokens
         self._ids_in_order = None
-        self.order = np.insert(self.order, len(self.order) if place is None else place, row)
+        place = len(self.order) if place is None else place
+        self.order = np.concatenate((self.order[:place], [row], self.order[place:]))
         return row
 
     def ids_of(self, rows: IntArray) -> tuple[str, ...]:

@@ -284,7 +284,7 @@ class Scheduler:
         states = [self.books.requests[req_id] for req_id in table.ids[full.rows].tolist()]
         counts = full.num_blocks.tolist()
         table.published[full.rows] = full.num_blocks * self.config.block_size
-        keys = self.books.keys.extend_all(states, table.tokens, full.rows, counts)
+        keys = self.books.keys.extend_all(states, table.tokens, full.rows.tolist(), counts)
         return [
             Publish(req_id=state.request_id, num_full_blocks=count, digests=new, merges=in_step)
             for state, count, new, in_step in zip(states, counts, keys, full.in_step.tolist(), strict=True)

@@ -85,7 +85,7 @@ def test_a_hit_that_lacks_a_block_in_sight_is_caught(monkeypatch: pytest.MonkeyP
 
 def test_groups_that_find_each_others_blocks_are_caught(monkeypatch: pytest.MonkeyPatch):
     publish, find = BlockPool.publish, BlockPool.find
-    monkeypatch.setattr(BlockPool, "publish", lambda self, block, key, group: publish(self, block, key))
+    monkeypatch.setattr(BlockPool, "publish", lambda self, blocks, keys, places, _: publish(self, blocks, keys, places))
     monkeypatch.setattr(BlockPool, "find", lambda self, key, group=0: find(self, key))
     with pytest.raises(CAUGHT):
         _some_history_fails(grouped=True)

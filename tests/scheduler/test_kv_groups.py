@@ -116,9 +116,8 @@ def test_what_one_group_has_forgotten_shortens_the_hit_of_all(forgotten: list[in
     pool, keys = BlockPool(12, num_groups=3), [b"0", b"1", b"2"]
     blocks = pool.take(12)
     for group in range(3):
-        for block, key in zip(blocks[4 * group :], keys, strict=False):
-            if block not in forgotten:
-                pool.publish(block, key, group)
+        table = blocks[4 * group :]
+        pool.publish(table, keys, [place for place in range(3) if table[place] not in forgotten], group)
     found = find_hit(pool, GroupSizes(WHOLE_AND_TWO_WINDOWS, 16, None), keys, 3)
     assert found.num_blocks == hit_blocks
 
@@ -126,9 +125,9 @@ def test_what_one_group_has_forgotten_shortens_the_hit_of_all(forgotten: list[in
 def test_a_block_of_one_group_is_not_found_by_another_under_the_same_key():
     pool = BlockPool(4, num_groups=2)
     first, second = pool.take(2)
-    pool.publish(second, b"key", group=1)
+    pool.publish([second], [b"key"], [0], group=1)
     assert [pool.find(b"key", group) for group in (0, 1)] == [NULL_BLOCK, second]
-    pool.publish(first, b"key", group=0)
+    pool.publish([first], [b"key"], [0], group=0)
     assert [pool.find(b"key", group) for group in (0, 1)] == [first, second]
 
 
