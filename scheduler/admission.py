@@ -7,8 +7,8 @@ from bisect import bisect_right
 from .books import Books
 from .departures import Departures
 from .ends import Ends
-from .limits import pool_error, token_limit
-from .messages import Admit, Admitted, Finished, Victim
+from .limits import token_limit
+from .messages import Admit, Admitted, Victim
 from .plan import NewRequestData
 from .request import RequestState, RequestStatus
 from .victims import displaced_by
@@ -27,7 +27,6 @@ class Admission:
         """Waiting requests in the policy's order, as rows and budget could take them; who gives way to the first."""
         waiting, most = self._books.waiting, min(self._most(), budget)
         states = waiting.candidates(most, now, blocks_come_back=self._departures.owed)
-        states = [state for state in states if self._can_ever_fit(state, now)]
         self._asked = [state.request_id for state in states]
         if not states:
             return [], []
@@ -46,13 +45,14 @@ class Admission:
         room = books.sizes.total_room(head.num_tokens) + books.keep_free
         return not books.table.num_free or room > books.free_blocks
 
-    def _can_ever_fit(self, state: RequestState, now: float) -> bool:
-        error = pool_error(state.request, self._books.sizes, self._books.pool_blocks)
-        if error:
-            self._departures.finish([(state, Finished.by_error(error))], now)
-        return not error
-
     def _ask(self, state: RequestState) -> Admit:
+        """Nothing changes for most of those who wait: they are asked for in the same words in each step."""
+        changes = state.num_preemptions > 0 or state.request.session is not None
+        if changes or state.asks is None:
+            state.asks = self._words_for(state)
+        return state.asks
+
+    def _words_for(self, state: RequestState) -> Admit:
         kept_as, num_held = self._books.waiting.kept_for(state)
         return Admit(
             req_id=state.request_id,

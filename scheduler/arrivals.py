@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .books import Books
-from .departures import Departures
+from .departures import Departures, End
 from .errors import CallboardError, InvalidRequestError, PolicyError
-from .limits import refuse_invalid
+from .limits import pool_error, refuse_invalid
 from .messages import Finished
 from .repetition import watch_repetition
 from .request import Request, RequestState
@@ -65,3 +65,9 @@ class Arrivals:
                 ends[state.request_id] = Finished.by_error(str(error), "policy")
             waiting.refused = False  # it may come before the one that found no room
         self._departures.finish([(requests[req_id], end) for req_id, end in ends.items() if req_id in requests], now)
+
+
+def too_long(books: Books) -> list[End]:
+    """The ends of requests that came before the KV cache's size was known, and that it can never hold."""
+    errors = {state: pool_error(state.request, books.sizes, books.pool_blocks) for state in books.requests.values()}
+    return [(state, Finished.by_error(error)) for state, error in errors.items() if error]

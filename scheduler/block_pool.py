@@ -81,9 +81,10 @@ class BlockPool:
         self._forget(block)
         self._refs[block] = 1
 
-    def is_free(self, block: int) -> bool:
-        """Whether nobody holds the block."""
-        return self._refs[block] == 0
+    def num_held_of(self, blocks: Iterable[int]) -> int:
+        """How many of these blocks somebody holds."""
+        refs = self._refs
+        return sum([refs[block] > 0 for block in blocks])
 
     def is_private(self, block: int) -> bool:
         """Whether a held block is read by its holder alone, now and later: nobody else holds or finds it."""
@@ -91,10 +92,11 @@ class BlockPool:
 
     def share(self, blocks: Iterable[int]) -> None:
         """Hold cached blocks once more."""
+        refs, free = self._refs, self._free
         for block in blocks:
-            if self._refs[block] == 0:
-                del self._free[block]
-            self._refs[block] += 1
+            if refs[block] == 0:
+                del free[block]
+            refs[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
         """Hold blocks once less, a sequence's tail first.
@@ -102,14 +104,15 @@ class BlockPool:
         Cached blocks join the end of the free order, so the tail is reused before the head;
         blocks without a key can serve nobody and are reused first.
         """
+        refs, free, keys, to_come = self._refs, self._free, self._key, self._key_to_come
         useless: list[int] = []
         for block in reversed(blocks):
-            self._refs[block] -= 1
-            if self._refs[block] == 0:
-                self._free[block] = None
-                if self._key[block] is None and block not in self._key_to_come:
+            left = refs[block] = refs[block] - 1
+            if left == 0:
+                free[block] = None
+                if keys[block] is None and block not in to_come:
                     useless.append(block)
-            elif self._refs[block] < 0:
+            elif left < 0:
                 raise BooksError(f"block {block} was released more often than it was held")
         for block in reversed(useless):
             self._free.move_to_end(block, last=False)

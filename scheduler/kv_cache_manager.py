@@ -332,7 +332,7 @@ class KVCacheManager:
             return sum(self._missing(admit, start.own))
         need = sum(self._sizes.room(group, admit.num_tokens, start.hit.num_blocks) for group in self._groups)
         # A hit that nobody holds leaves the free order too: it costs room as a new block does.
-        return need - sum(not self._pool.is_free(block) for block in start.hit.blocks())
+        return need - self._pool.num_held_of(start.hit.blocks())
 
     def _missing(self, admit: Admit, table: BlockTable) -> list[int]:
         """What a table that was kept lacks in each group."""

@@ -11,6 +11,7 @@ from .params import SamplingParams
 from .statistics import PrefillStats
 
 if TYPE_CHECKING:
+    from .messages import Admit
     from .repetition import RepetitionWatch
 
 
@@ -87,6 +88,7 @@ class RequestState:
     """
 
     __slots__ = (
+        "asks",
         "digests",
         "num_held",
         "num_preemptions",
@@ -112,6 +114,7 @@ class RequestState:
         self.num_held = 0  # tokens computed into blocks that the KV cache may keep for it while it waits
         self.num_prompt_logprobs = 0  # places of the prompt whose log-probabilities were passed on
         self.repetition: RepetitionWatch | None = None  # for a request that asks for it
+        self.asks: Admit | None = None  # what the KV cache was asked for it last
 
     @property
     def request_id(self) -> str:

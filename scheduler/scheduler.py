@@ -16,7 +16,7 @@ import numpy as np
 
 from .admission import Admission
 from .arrays import NO_INTS, IntArray
-from .arrivals import Arrivals
+from .arrivals import Arrivals, too_long
 from .books import Books
 from .cadence import PrefillCadence
 from .config import SchedulerConfig
@@ -100,10 +100,11 @@ class Scheduler:
         """Answer that requests which will never come have ended."""
         self.books.reports.ended.update(dict.fromkeys(request_ids, Finished(reason=FinishReason.ABORT)))
 
-    def bind_pool(self, num_blocks: int) -> None:
-        """Learn how many blocks the KV cache has, before the first plan."""
+    def bind_pool(self, num_blocks: int, now: float = 0.0) -> None:
+        """Learn how many blocks the KV cache has, before the first plan; requests that it can never hold end."""
         if self.books.pool_blocks is None:
             self.books.pool_blocks = self.books.free_blocks = num_blocks
+            self._departures.finish(too_long(self.books), now)
 
     def set_pause_state(self, pause_state: PauseState) -> None:
         """Plan less, or all again, from the next step on."""
@@ -161,7 +162,7 @@ class Scheduler:
         changes = bool(self._departures.has_releases or settled or grow or publish)
         asks = not draft.holds_prompts and (changes or self._departures.owed or not self._waiting.waits_for_change)
         admit, displaced = self._admission.candidates(budget, now) if asks else ([], [])
-        if not (changes or admit or self._departures.has_releases):  # whoever can never fit has ended just now
+        if not (changes or admit):
             return None
         return Reserve(
             completed=self._departures.tell_completed(),
@@ -399,7 +400,7 @@ def plan_step(
         raise NotBuiltError("no encoder cache is built yet, encoder_cache must be None")
     if kv.block_size != scheduler.config.block_size:
         raise ConfigError(f"block_size is {scheduler.config.block_size}, the KV cache's is {kv.block_size}")
-    scheduler.bind_pool(kv.num_blocks)
+    scheduler.bind_pool(kv.num_blocks, now)
     wants = scheduler.propose(now)
     granted = kv.reserve(wants) if wants else NOTHING_GRANTED
     return scheduler.commit(granted, now)

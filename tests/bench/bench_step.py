@@ -1,13 +1,14 @@
 """The scheduler and the KV cache alone, no model and no event loop: what a step, an admission and an abort cost.
 
-python tests/bench/bench_step.py [--running 64 256 1024] [--rounds 3]
+python tests/bench/bench_step.py [--running 64 256 1024] [--rounds 3] [--peer PYTHON]
 
 - pure decode: plan_step and update_from_output while so many requests run;
 - admission of a prompt of 1,024 tokens: making the request, hashing its blocks, queueing it, looking
-  it up and giving it blocks; cold, and with all of it in the cache;
+  it up, giving it blocks, and its only token; cold, and with all of it in the cache; 256 at once;
 - abort of one request among 10,000 that wait, under either policy.
 
-Each figure is a median; the rounds take turns, and the best and the median round are printed.
+PYTHON is an interpreter that has vLLM: then its scheduler does the same work, case by case in turn
+with this one. Each figure is a median of rounds; the ratio is the median of the ratios within rounds.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ import argparse
 import gc
 import random
 import statistics
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from bench_scheduler import build, step
 
-from callboard.scheduler import KVCacheManager, ModelRunnerOutput, Request, SamplingParams, Scheduler, SchedulerConfig
-from callboard.scheduler import plan_step as plan_of
+from callboard.scheduler import KVCacheManager, Request, SamplingParams, Scheduler, SchedulerConfig
 
 PROMPT = 1024  # tokens
-ADMISSIONS = 100
+ADMISSIONS = 256
 WAITING = 10_000
 
 
@@ -44,30 +47,27 @@ def decode(running: int) -> float:
     return micros([step(scheduler, kv)[0] for _ in range(200)])
 
 
-def admission(*, hit: bool) -> float:
-    """Microseconds from a prompt's tokens to its blocks, one request at a time."""
-    scheduler = Scheduler(SchedulerConfig(max_num_running_reqs=8, max_num_scheduled_tokens=2 * PROMPT))
-    kv = KVCacheManager(4 * ADMISSIONS * PROMPT // 16, 16)
+def admission(kind: str) -> float:
+    """Microseconds a request, from a prompt's tokens to the end by its first token."""
+    scheduler = Scheduler(SchedulerConfig(max_num_running_reqs=ADMISSIONS, max_num_scheduled_tokens=8192))
+    kv = KVCacheManager(2 * ADMISSIONS * PROMPT // 16 + 64, 16)
     chosen = random.Random(3)
-    same = [chosen.randrange(49_000) for _ in range(PROMPT)]
-    if hit:
-        admit(scheduler, kv, "first", same)
-    times: list[float] = []
-    for number in range(ADMISSIONS):
-        tokens = same if hit else [chosen.randrange(49_000) for _ in range(PROMPT)]
-        times.append(admit(scheduler, kv, str(number), tokens))
-    return micros(times[10:])
+    prompts = [[chosen.randrange(49_000) for _ in range(PROMPT)] for _ in range(ADMISSIONS)]
+    if kind == "hit":
+        admit(scheduler, kv, "w", prompts)
+    gc.collect()
+    return admit(scheduler, kv, "r", prompts) / ADMISSIONS * 1e6
 
 
-def admit(scheduler: Scheduler, kv: KVCacheManager, name: str, tokens: list[int]) -> float:
-    """Seconds of an admission; the request ends with its first token."""
-    params = SamplingParams(temperature=0, max_tokens=1)
+def admit(scheduler: Scheduler, kv: KVCacheManager, kind: str, prompts: list[list[int]]) -> float:
+    """Seconds of all of them."""
+    params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     began = time.perf_counter()
-    scheduler.add_request(Request(request_id=name, prompt_token_ids=tokens, sampling_params=params))
-    plan = plan_of(scheduler, kv, now=0.0)
+    for number, tokens in enumerate(prompts):
+        scheduler.add_request(Request(request_id=f"{kind}{number}", prompt_token_ids=tokens, sampling_params=params))
     took = time.perf_counter() - began
-    assert plan.req_ids == (name,)
-    scheduler.update_from_output(plan, ModelRunnerOutput(step=plan.step, sampled_token_ids={name: [7]}), 0.0)
+    while scheduler.num_unfinished:
+        took += step(scheduler, kv)[0]
     scheduler.release(kv)
     return took
 
@@ -88,23 +88,68 @@ def abort(policy: str) -> float:
     return micros(times)
 
 
+def ours(case: str) -> float:
+    kind, what = case.split()
+    if kind == "decode":
+        return decode(int(what))
+    return admission(what) if kind == "admission" else abort(what)
+
+
+class Peer:
+    """vLLM's scheduler in a process of its own."""
+
+    def __init__(self, python: str) -> None:
+        script = str(Path(__file__).with_name("peer_scheduler.py"))
+        self._process = subprocess.Popen(
+            [python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def ask(self, case: str) -> float:
+        assert self._process.stdin
+        assert self._process.stdout
+        print(case, file=self._process.stdin, flush=True)
+        for line in self._process.stdout:
+            if line.startswith("="):
+                return float(line[1:])
+        raise SystemExit(f"the peer has ended with {self._process.wait()}: can {self._process.args} import vllm?")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def peer_of(python: str | None) -> Iterator[Peer | None]:
+    peer = Peer(python) if python else None
+    try:
+        yield peer
+    finally:
+        if peer:
+            peer.close()
+
+
+def report(case: str, rounds: list[tuple[float, float | None]]) -> str:
+    own = statistics.median(mine for mine, _ in rounds)
+    text = f"{case:<16} {own:8.1f} us (best {min(mine for mine, _ in rounds):.1f})"
+    theirs = [other for _, other in rounds if other]
+    if not theirs:
+        return text
+    ratio = statistics.median(other / mine for mine, other in rounds if other)
+    return f"{text:<42} peer {statistics.median(theirs):8.1f} (best {min(theirs):.1f}), ratio {ratio:.1f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--running", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer", metavar="PYTHON", help="an interpreter that has vLLM")
     args = parser.parse_args()
-    cases: dict[str, Callable[[], float]] = {
-        f"decode, {running} running, a step": lambda running=running: decode(running) for running in args.running
-    }
-    cases[f"admission of {PROMPT} tokens, cold"] = lambda: admission(hit=False)
-    cases[f"admission of {PROMPT} tokens, all in the cache"] = lambda: admission(hit=True)
-    cases |= {
-        f"abort among {WAITING} waiting, {policy}": lambda policy=policy: abort(policy)
-        for policy in ("fcfs", "priority")
-    }
-    rounds = {name: [case() for case in [run] * args.rounds] for name, run in cases.items()}
-    for name, values in rounds.items():
-        print(f"{name:<42} best {min(values):8.1f} us, median {statistics.median(values):8.1f}")
+    cases = [f"decode {running}" for running in args.running]
+    cases += ["admission cold", "admission hit", "abort fcfs", "abort priority"]
+    with peer_of(args.peer) as peer:
+        for case in cases:
+            rounds = [(ours(case), peer.ask(case) if peer else None) for _ in range(args.rounds)]
+            print(report(case, rounds), flush=True)
 
 
 if __name__ == "__main__":
