@@ -74,7 +74,7 @@ def reserve_release(name: str) -> Reserve:
 def test_a_block_whose_key_finds_nothing_is_found():
     ledger = Ledger(8, block_size=4)
     ledger.take("a", some(8))
-    pool: Any = ledger.kv._pool  # pyright: ignore[reportPrivateUsage]
+    pool: Any = ledger.kv._ledger.pool  # pyright: ignore[reportPrivateUsage]
     pool._block_of[0].popitem()
     with pytest.raises(BooksError, match="has a key by which it is not found"):
         ledger.kv.check()
@@ -84,9 +84,9 @@ def test_a_kept_table_with_a_block_behind_its_window_is_found():
     ledger = Ledger(8, block_size=4, caching=False)
     ledger.take("a", some(8))
     ledger.ask(release=[Release(req_id="a", fence=0, keep_as="session")])
-    holders: Any = ledger.kv._holders  # pyright: ignore[reportPrivateUsage]
+    holders: Any = ledger.kv._ledger.holders  # pyright: ignore[reportPrivateUsage]
     table = holders.find("session")
-    pool: Any = ledger.kv._pool  # pyright: ignore[reportPrivateUsage]
+    pool: Any = ledger.kv._ledger.pool  # pyright: ignore[reportPrivateUsage]
     pool.release(table.groups[0][:1])
     table.passed[0] = 1  # the window is said to have passed a block that still stands in the table
     with pytest.raises(BooksError, match="'session' still has blocks among the 1"):

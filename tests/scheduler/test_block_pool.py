@@ -226,7 +226,7 @@ def test_an_audit_finds_blocks_whose_fence_should_have_opened():
     ledger = Ledger(2)
     ledger.take("a", some(32))
     ledger.free("a", fence=5)
-    ledger.kv._fences._completed = 5
+    ledger.kv._ledger.fences._completed = 5
     with pytest.raises(BooksError, match="2 blocks wait for step 5, step 5 has ended"):
         ledger.kv.check()
 
@@ -285,7 +285,7 @@ def test_an_audit_finds_a_block_with_one_holder_too_many():
 def test_an_audit_finds_a_block_that_a_table_names_without_holding_it():
     ledger = Ledger(2)
     ledger.take("a", some(16))
-    ledger.kv._tables["a"].groups[0].append(2)
+    ledger.kv._ledger.tables["a"].groups[0].append(2)
     with pytest.raises(BooksError, match="block 2 has 0 references, 1 holders"):
         ledger.kv.check()
 
