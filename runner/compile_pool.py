@@ -13,8 +13,9 @@ from queue import SimpleQueue
 
 import msgspec
 
+from .grammar_answer import Compiled
 from .grammar_spec import GrammarConfig, GrammarSpec, Vocabulary
-from .grammar_zygote import Compiled, Setup, read_frame, send_frame
+from .grammar_zygote import Setup, read_frame, send_frame
 
 # Finds the package where this process has found it, whatever is in the working directory.
 _START = (

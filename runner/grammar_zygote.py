@@ -19,13 +19,13 @@ import signal
 import socket
 import struct
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import NoReturn
 
 import msgspec
 
+from .grammar_answer import Compile, Compiled, first_line, first_warning
 from .grammar_spec import GrammarConfig, GrammarSpec, Vocabulary
 
 _LENGTH = struct.Struct("<Q")
@@ -40,16 +40,6 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     vocabulary: Vocabulary
     limits: GrammarConfig
-
-
-class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a ``GrammarSpec``: the grammar's bytes, or why there is none."""
-
-    payload: bytes = b""
-    error: str | None = None
-
-
-Compile = Callable[[GrammarSpec], bytes]
 
 
 def send_frame(lane: socket.socket, message: msgspec.Struct) -> None:
@@ -225,20 +215,6 @@ def _attempt(spec: GrammarSpec, compile_spec: Compile) -> Compiled:
                 return Compiled(error="it takes more memory than its limit")
             return Compiled(error=first_line(str(error)) or repr(error))
         said.seek(0)
-        if warning := _warning(said.read().decode("utf-8", "replace")):
+        if warning := first_warning(said.read().decode("utf-8", "replace")):
             return Compiled(error=warning)
         return Compiled(payload=payload)
-
-
-def first_line(text: str) -> str:
-    """The message without the native code's time and place."""
-    line = next((line for line in text.splitlines() if line.strip()), "")
-    return line.partition(": ")[2] if line.startswith("[") and ".cc:" in line else line
-
-
-def _warning(text: str) -> str | None:
-    """The first thing that the compiler says it will not honour: a constraint is never dropped in silence."""
-    for line in text.splitlines():
-        if "Warning: " in line:
-            return line.partition("Warning: ")[2]
-    return None

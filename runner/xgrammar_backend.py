@@ -15,8 +15,8 @@ import xgrammar as xgr
 from numpy.typing import NDArray
 
 from ..scheduler.errors import InvalidRequestError
+from .grammar_answer import Compile, first_line
 from .grammar_spec import GrammarSpec, Vocabulary
-from .grammar_zygote import Compile, first_line
 from .regex_dialect import as_compiled
 from .schema_check import checked_schema
 from .tag_check import checked_tag

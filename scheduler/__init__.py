@@ -21,8 +21,8 @@ from .policy import Policy as Policy
 from .policy import PriorityPolicy as PriorityPolicy
 from .request import FinishReason as FinishReason
 from .request import Request as Request
-from .request import RequestState as RequestState
 from .request import RequestStatus as RequestStatus
+from .request_state import RequestState as RequestState
 from .running_table import RunningTable as RunningTable
 from .scheduler import Scheduler as Scheduler
 from .scheduler import plan_step as plan_step

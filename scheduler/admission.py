@@ -10,7 +10,8 @@ from .ends import Ends
 from .limits import token_limit
 from .messages import Admit, Admitted, Victim
 from .plan import NewRequestData
-from .request import RequestState, RequestStatus
+from .request import RequestStatus
+from .request_state import RequestState
 from .victims import displaced_by
 
 

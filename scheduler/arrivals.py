@@ -10,7 +10,8 @@ from .errors import CallboardError, InvalidRequestError, PolicyError
 from .limits import pool_error, refuse_invalid
 from .messages import Finished
 from .repetition import watch_repetition
-from .request import Request, RequestState
+from .request import Request
+from .request_state import RequestState
 
 
 class Arrivals:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from .arrays import TOKEN_BYTES, TokenArray, bytes_of_tokens
 from .config import SchedulerConfig
 from .hashing import digest_of, extend_keys_by_bytes, root_key
-from .request import Request, RequestState
+from .request import Request
+from .request_state import RequestState
 
 
 class BlockKeys:

@@ -11,10 +11,11 @@ from .grammar_room import GrammarRoom
 from .kv_events import Described
 from .messages import EventKind
 from .pause import PauseState
+from .plan import SchedulerOutput
 from .reports import Reports, described
-from .request import RequestState
+from .request_state import RequestState
 from .running_table import RunningTable
-from .statistics import SchedulerStatistics, share_held
+from .statistics import SchedulerStatistics, SchedulerStats, share_held
 from .turns import Turns
 from .waiting import WaitingRoom
 
@@ -63,6 +64,19 @@ class Books:
     def note(self, kind: EventKind, request_id: str, now: float) -> None:
         """Something has happened to a request at the present step."""
         self.reports.note(kind, request_id, self.step, now)
+
+    def take_step_stats(self, plan: SchedulerOutput, num_new_tokens: int) -> SchedulerStats | None:
+        """The record of a step whose result was applied; None while nobody follows."""
+        if not self.reports.follows_steps:
+            return None
+        return self.reports.take_step(
+            plan,
+            num_new_tokens=num_new_tokens,
+            num_running=self.num_running,
+            num_waiting=len(self.waiting),
+            preemptions=self.counts.preemptions,
+            kv_usage=self.kv_usage,
+        )
 
     def describe(self, req_id: str) -> Described:
         """What followers of the KV cache are told of a request that has not ended."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from .books import Books
 from .messages import Finished, Release
-from .request import STATUS_OF_REASON, RequestState
+from .request import STATUS_OF_REASON
+from .request_state import RequestState
 from .sessions import holder_of
 
 End = tuple[RequestState, Finished]

@@ -10,7 +10,7 @@ from .arrays import IntArray
 from .books import Books
 from .departures import End
 from .messages import Finished
-from .request import RequestState
+from .request_state import RequestState
 from .stops import StopRule, check_token, checked_rules
 
 

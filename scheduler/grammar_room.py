@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from .messages import PrepareGrammars
 from .params import StructuredOutput
-from .request import RequestState, RequestStatus
+from .request import RequestStatus
+from .request_state import RequestState
 
 
 class GrammarRoom:

@@ -9,7 +9,7 @@ from heapq import merge
 from itertools import chain, islice
 from typing import Protocol, runtime_checkable
 
-from .request import RequestState
+from .request_state import RequestState
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ import structlog
 from .errors import ConfigError, PolicyError
 from .policy import FCFSPolicy, Policy, PriorityPolicy
 from .ranges import shown
-from .request import RequestState
+from .request_state import RequestState
 
 T = TypeVar("T")
 log: Any = structlog.get_logger(__name__)

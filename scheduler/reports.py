@@ -6,16 +6,12 @@ Costs next to nothing while nobody follows: admissions are counted, and that is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from .kv_events import AllBlocksCleared, Described, KVChange, KVEvent, KVEventBatch, Stored, events_of
 from .messages import Admitted, EngineCoreEvent, EventKind, Finished
 from .plan import SchedulerOutput
-from .request import RequestState
+from .request_state import RequestState
 from .statistics import HitRate, PrefillStats, PrefixCacheStats, SchedulerStats
-
-if TYPE_CHECKING:
-    from .books import Books
 
 
 class Reports:
@@ -113,20 +109,26 @@ class Reports:
 
     # --- counts of a step
 
-    def take_step(self, plan: SchedulerOutput, num_new_tokens: int, books: Books) -> SchedulerStats | None:
-        """The record of a step whose result was applied; None while nobody follows."""
-        if not self.follows_steps:
-            return None
-        preemptions = books.counts.preemptions
+    def take_step(
+        self,
+        plan: SchedulerOutput,
+        *,
+        num_new_tokens: int,
+        num_running: int,
+        num_waiting: int,
+        preemptions: int,
+        kv_usage: float,
+    ) -> SchedulerStats:
+        """The record of a step whose result was applied; ``preemptions`` are all so far."""
         stats = SchedulerStats(
             step=plan.step,
             num_scheduled_reqs=len(plan.req_ids),
             num_scheduled_tokens=plan.total_num_scheduled_tokens,
             num_new_tokens=num_new_tokens,
-            num_running=books.num_running,
-            num_waiting=len(books.waiting),
+            num_running=num_running,
+            num_waiting=num_waiting,
             num_preemptions=preemptions - self._preemptions,
-            kv_usage=books.kv_usage,
+            kv_usage=kv_usage,
             prefix=self._take_prefix(),
         )
         self._preemptions = preemptions

@@ -14,7 +14,7 @@ from .errors import BooksError
 from .logprobs import LogprobColumns
 from .messages import Finished
 from .plan import ModelRunnerOutput, SchedulerOutput
-from .request import RequestState
+from .request_state import RequestState
 from .running_table import RunningTable
 
 Wave = tuple[IntArray, IntArray]

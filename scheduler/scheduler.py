@@ -220,7 +220,7 @@ class Scheduler:
             logprobs=cut_like_tokens(output.logprobs, req_ids),
             prompt_logprobs=prompt_logprobs,
             prefill=prefill,
-            scheduler_stats=self.books.reports.take_step(plan, len(req_ids), self.books),
+            scheduler_stats=self.books.take_step_stats(plan, len(req_ids)),
         )
 
     # --- between steps

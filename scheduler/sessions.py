@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .errors import BooksError
-from .request import FinishReason, Request, RequestState
+from .request import FinishReason, Request
+from .request_state import RequestState
 
 
 class Parked(NamedTuple):

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from .errors import ConfigError
 from .messages import Finished
 from .repetition import REPEATED
-from .request import FinishReason, Request, RequestState
+from .request import FinishReason, Request
+from .request_state import RequestState
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from .books import Books
 from .messages import Grow, Victim
-from .request import RequestState
+from .request_state import RequestState
 
 
 def victims_of_growth(books: Books, grow: Sequence[Grow]) -> list[Victim]:

@@ -12,7 +12,8 @@ from .limits import PRIORITY_LIMIT
 from .pause import PauseState
 from .policy import FCFSPolicy, Policy, PriorityPolicy
 from .policy_guard import Claim, GuardedPolicy, hand_over, held_by, make_policy, unguarded
-from .request import RequestState, RequestStatus
+from .request import RequestStatus
+from .request_state import RequestState
 from .sessions import Sessions, holder_of
 
 MOST_PATIENT = PRIORITY_LIMIT - 1  # no request comes after one with this priority number

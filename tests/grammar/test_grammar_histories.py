@@ -26,7 +26,7 @@ from callboard.scheduler import (
     StructuredOutput,
     plan_step,
 )
-from callboard.scheduler.request import RequestState
+from callboard.scheduler.request_state import RequestState
 
 PATTERNS = [r"\d{3}-\d{4}", r"(yes|no|maybe)", r"[a-c]{1,9}!", r"#[0-9a-f]{6}", r"(ab|cd){2,5}"]
 SIZES = {"max_model_len": 60, "block_size": 2}

@@ -8,7 +8,7 @@ from play import Play
 from callboard.scheduler import FCFSPolicy, Policy, PriorityPolicy, Request, SamplingParams
 from callboard.scheduler.errors import ConfigError
 from callboard.scheduler.policy_guard import make_policy
-from callboard.scheduler.request import RequestState
+from callboard.scheduler.request_state import RequestState
 
 
 def _state(name: str, priority: int = 0, arrival: float = 0.0) -> RequestState:

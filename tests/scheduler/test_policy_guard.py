@@ -14,7 +14,7 @@ from callboard.scheduler import FCFSPolicy, Policy, PriorityPolicy
 from callboard.scheduler.errors import ConfigError, MisuseError, PolicyError
 from callboard.scheduler.pause import PauseState
 from callboard.scheduler.policy_guard import make_policy
-from callboard.scheduler.request import RequestState
+from callboard.scheduler.request_state import RequestState
 
 
 class Own(FCFSPolicy):
