@@ -245,7 +245,7 @@ class Engine:
         raised by the stream's first read.
         """
         return self._submit(
-            Conversation.of(messages, tools),
+            Conversation(messages, tools),
             params,
             request_id=request_id,
             priority=priority,
