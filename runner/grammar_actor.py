@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from ..actors import Actor, Ask, Channel
 from ..actors.reply import Reply
 from ..actors.tasks import no_quiet_end
-from ..scheduler.errors import InvalidRequestError
+from ..scheduler.errors import EngineDeadError, InvalidRequestError
 from ..scheduler.messages import GrammarNews, PrepareGrammars
 from ..scheduler.params import StructuredOutput
 from ..scheduler.plan import GrammarOutput, SchedulerOutput
@@ -58,7 +58,7 @@ class GrammarActor(Actor):
         self._waiting: dict[GrammarSpec, dict[str, StructuredOutput]] = {}
         self._asks: dict[int, Masks] = {}  # by step: masks that are not made yet
         self._deliver: Callable[[GrammarNews], None] | None = None
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     def deliver_to(self, deliver: Callable[[GrammarNews], None]) -> None:
         """Where news of requests go: the scheduler's control lane, which never blocks."""
@@ -175,7 +175,9 @@ class GrammarActor(Actor):
         self._thread.submit(lambda: _attempt(manager, work)).add_done_callback(self._hand_out)
 
     def _hand_out(self, reply: Reply[_Made]) -> None:
-        if reply.error is not None:  # it was closed
+        if reply.error is not None:
+            if not isinstance(reply.error, EngineDeadError):  # which says no more than that it was closed
+                self._end_with(reply.error)
             return
         masks, news, failure, began, ended = reply.value
         for mask in masks:
@@ -188,8 +190,11 @@ class GrammarActor(Actor):
             log.error("constrained_requests_end", requests=news.failed | news.broken)
             self._tell(news)
         if failure is not None:
-            self._failure = failure
-            self.mailbox.wake()
+            self._end_with(failure)
+
+    def _end_with(self, failure: BaseException) -> None:
+        self._failure = failure
+        self.mailbox.wake()
 
 
 # Masks, what the scheduler must hear, what ends the actor, and when the work began and ended.

@@ -17,6 +17,7 @@ from small_engine import END, THOUGHT, complete_all, make, params
 
 from callboard import (
     EngineConfig,
+    EngineDeadError,
     InvalidRequestError,
     NotBuiltError,
     RequestOutput,
@@ -226,6 +227,17 @@ async def test_what_can_never_be_honoured_is_refused_at_the_door(anyio_backend, 
     async with make() as engine:
         with pytest.raises(InvalidRequestError, match=message):
             engine.generate("a", SamplingParams(**{"structured_output": StructuredOutput(regex="a")} | asked))
+
+
+async def test_a_thread_of_masks_that_was_ended_ends_the_engine_with_the_cause(anyio_backend):
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async with make() as engine:
+        with pytest.raises(RunnerError, match="grammar masks was ended by SystemExit"):
+            await engine._parts.grammars._thread.submit(leave)
+        with pytest.raises(EngineDeadError, match="grammar masks was ended by SystemExit"):
+            await engine.complete("a", params(choice=["a", "b"]))
 
 
 async def test_without_a_vocabulary_a_constraint_is_refused(anyio_backend):
