@@ -417,13 +417,15 @@ class Engine:
     def diagnose(self) -> str:
         """What each actor is waiting for, since when, and how full its lanes are.
 
-        Before that whether the engine is paused, and whether its policy has failed.
+        Before that whether the engine is paused, and whether its policy has failed or keeps all waiting.
         """
         parts = self._running(dead_too=True)
         paused = f"the engine is paused, in mode {parts.paused!r}\n" if parts.paused else ""
         failure = parts.scheduler.core.policy_failure
         failed = f"the policy was given up, requests go on under 'fcfs': {failure}\n" if failure else ""
-        return paused + failed + parts.pipeline.diagnose()
+        count = parts.scheduler.core.num_held_back
+        held = f"nothing runs: the policy holds back {count} requests, until something arrives\n" if count else ""
+        return paused + failed + held + parts.pipeline.diagnose()
 
     # --- inside
 
