@@ -15,6 +15,8 @@ import structlog
 
 from ..actors import ActorStoppedError, Ask
 from ..actors.tasks import finish
+from ..runner.grammar_cache import GrammarCacheStatistics
+from ..runner.grammar_manager import GrammarStatistics
 from ..runner.runner import Runner
 from ..scheduler.errors import ConfigError, EngineDeadError, InvalidRequestError
 from ..scheduler.messages import Follow, Pause, ResetPrefixCache, Resume, SwapPolicy
@@ -345,7 +347,7 @@ class Engine:
         """Counts as they are now."""
         parts = self._running(dead_too=True)
         scheduler, kv = parts.scheduler.core.statistics(), parts.kv.core.statistics()
-        lateness = parts.watch.lateness.statistics()
+        lateness, grammars = parts.watch.lateness.statistics(), parts.grammars
         return EngineStats(
             num_running=scheduler.num_running,
             # The board forgets an aborted request before the scheduler does.
@@ -366,6 +368,8 @@ class Engine:
             loop_lag_p99=lateness.p99,
             loop_lag_max=lateness.longest,
             kv_groups=kv.groups,
+            grammars=grammars.statistics() if grammars else GrammarStatistics(),
+            grammar_cache=grammars.cache.statistics() if grammars else GrammarCacheStatistics(),
         )
 
     def events(self) -> EventStream:

@@ -25,7 +25,7 @@ from ..scheduler.params import StructuredOutput
 from ..scheduler.plan import GrammarOutput, SchedulerOutput
 from .grammar_cache import GrammarCache
 from .grammar_engine import GrammarEngine
-from .grammar_manager import GrammarManager
+from .grammar_manager import GrammarManager, GrammarStatistics
 from .grammar_rows import StepTokens
 from .grammar_spec import GrammarConfig, GrammarSpec, Vocabulary, spec_of
 from .request_matcher import RequestMatcher
@@ -64,8 +64,13 @@ class GrammarActor(Actor):
         """Where news of requests go: the scheduler's control lane, which never blocks."""
         self._deliver = deliver
 
+    def statistics(self) -> GrammarStatistics:
+        """Counts of masks and tokens as they are now; all 0 before the first grammar."""
+        return self._manager.statistics() if self._manager is not None else GrammarStatistics()
+
     def check(self) -> None:
-        """Raise BooksError if a runner has ever chosen against a mask."""
+        """Raise BooksError if the cache's books do not balance, or a runner has ever chosen against a mask."""
+        self.cache.check()
         if self._manager is not None:
             self._manager.check()
 
