@@ -29,6 +29,8 @@ from callboard.pipeline import StepStats as StepStats
 from callboard.pipeline import Timings as Timings
 from callboard.pipeline import Usage as Usage
 from callboard.pipeline.outputs import Logprob as Logprob
+from callboard.runner.grammar_cache import GrammarCacheStatistics as GrammarCacheStatistics
+from callboard.runner.grammar_manager import GrammarStatistics as GrammarStatistics
 from callboard.runner.grammar_spec import GrammarConfig as GrammarConfig
 from callboard.scheduler.errors import BooksError as BooksError
 from callboard.scheduler.errors import CallboardError as CallboardError
@@ -79,7 +81,9 @@ __all__ = [
     "FCFSPolicy",
     "FinishReason",
     "Finished",
+    "GrammarCacheStatistics",
     "GrammarConfig",
+    "GrammarStatistics",
     "InvalidRequestError",
     "KVEventBatch",
     "KVEventsLost",

@@ -10,6 +10,7 @@ from ..runner.grammar_spec import Vocabulary, spec_of
 from ..runner.runner import RunnerInfo
 from ..scheduler.errors import InvalidRequestError, NotBuiltError
 from ..scheduler.params import SamplingParams
+from .error_names import about
 from .tokenizer import Tokenizer
 
 # Each of these may leave no token at all where the grammar allows few.
@@ -65,10 +66,8 @@ class ConstraintCheck:
                 f"reasoning_end_token_id is {end}, needed is a token below {limit} that ends no text "
                 f"(request {request_id})"
             )
-        try:
+        with about(request_id):
             spec_of(structured)
-        except InvalidRequestError as error:
-            raise InvalidRequestError(f"{error} (request {request_id})") from None
 
 
 def _why_not(info: RunnerInfo, tokenizer: Tokenizer | None) -> str | None:

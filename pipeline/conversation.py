@@ -25,13 +25,13 @@ def as_list(name: str, given: Any) -> list[Any]:
 class Conversation(msgspec.Struct, frozen=True):
     """Messages that the model's chat template makes a prompt of."""
 
-    messages: list[Any]
-    tools: list[Any] | None = None
+    messages: Sequence[Any]
+    tools: Sequence[Any] | None = None
 
-    @classmethod
-    def of(cls, messages: Any, tools: Any = None) -> Conversation:
+    def listed(self) -> Conversation:
         """What a user gives, in lists of our own. Raises InvalidRequestError for what is no series."""
-        return cls(as_list("messages", messages), as_list("tools", tools) if tools is not None else None)
+        tools = as_list("tools", self.tools) if self.tools is not None else None
+        return Conversation(as_list("messages", self.messages), tools)
 
     @property
     def is_long(self) -> bool:

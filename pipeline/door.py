@@ -14,6 +14,7 @@ from ..scheduler.params import OutputKind, SamplingParams
 from .board import MARK
 from .constraints import ConstraintCheck
 from .conversation import Conversation
+from .error_names import about
 from .intake import LONG_PROMPT, Intake, Prompted
 from .param_limits import ParamLimits
 from .tokenizer import Tokenizer
@@ -72,7 +73,8 @@ class Door:
     def check_prompt(self, prompt: Any, request_id: str) -> dict[str, Any]:
         """The prompt as fields of ``Prompted``; each token and message of long ones is looked at in the intake."""
         if isinstance(prompt, Conversation):
-            return self._check_conversation(prompt)
+            with about(request_id):
+                return self._check_conversation(prompt.listed())
         if isinstance(prompt, str):
             _check_text("prompt", prompt, "text", request_id)
             if self._tokenizer is None:
@@ -115,7 +117,7 @@ def check_id(name: Any, what: str = "request id") -> None:
     """Raise InvalidRequestError for what cannot name a request, or a session."""
     if not isinstance(name, str) or not name or MARK in name:
         raise InvalidRequestError(f"{what} is {name!r}, needed is text that is not empty, without NUL")
-    _check_text(what, name, "text", name)
+    _check_text(what, name, "text", repr(name))
 
 
 def _check_text(what: str, value: Any, needed: str, request_id: str) -> None:
@@ -129,7 +131,7 @@ def _check_text(what: str, value: Any, needed: str, request_id: str) -> None:
         at = error.start
         raise InvalidRequestError(
             f"{what}[{at}] is {value[at]!r}, half of a surrogate pair, which no UTF-8 can express "
-            f"(request {request_id!r})"
+            f"(request {request_id})"
         ) from None
 
 

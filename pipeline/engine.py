@@ -15,6 +15,8 @@ import structlog
 
 from ..actors import ActorStoppedError, Ask
 from ..actors.tasks import finish
+from ..runner.grammar_cache import GrammarCacheStatistics
+from ..runner.grammar_manager import GrammarStatistics
 from ..runner.runner import Runner
 from ..scheduler.errors import ConfigError, EngineDeadError, InvalidRequestError
 from ..scheduler.messages import Follow, Pause, ResetPrefixCache, Resume, SwapPolicy
@@ -245,7 +247,7 @@ class Engine:
         raised by the stream's first read.
         """
         return self._submit(
-            Conversation.of(messages, tools),
+            Conversation(messages, tools),
             params,
             request_id=request_id,
             priority=priority,
@@ -345,7 +347,7 @@ class Engine:
         """Counts as they are now."""
         parts = self._running(dead_too=True)
         scheduler, kv = parts.scheduler.core.statistics(), parts.kv.core.statistics()
-        lateness = parts.watch.lateness.statistics()
+        lateness, grammars = parts.watch.lateness.statistics(), parts.grammars
         return EngineStats(
             num_running=scheduler.num_running,
             # The board forgets an aborted request before the scheduler does.
@@ -366,6 +368,8 @@ class Engine:
             loop_lag_p99=lateness.p99,
             loop_lag_max=lateness.longest,
             kv_groups=kv.groups,
+            grammars=grammars.statistics() if grammars else GrammarStatistics(),
+            grammar_cache=grammars.cache.statistics() if grammars else GrammarCacheStatistics(),
         )
 
     def events(self) -> EventStream:
@@ -417,13 +421,15 @@ class Engine:
     def diagnose(self) -> str:
         """What each actor is waiting for, since when, and how full its lanes are.
 
-        Before that whether the engine is paused, and whether its policy has failed.
+        Before that whether the engine is paused, and whether its policy has failed or keeps all waiting.
         """
         parts = self._running(dead_too=True)
         paused = f"the engine is paused, in mode {parts.paused!r}\n" if parts.paused else ""
         failure = parts.scheduler.core.policy_failure
         failed = f"the policy was given up, requests go on under 'fcfs': {failure}\n" if failure else ""
-        return paused + failed + parts.pipeline.diagnose()
+        count = parts.scheduler.core.num_held_back
+        held = f"nothing runs: the policy holds back {count} requests, until something arrives\n" if count else ""
+        return paused + failed + held + parts.pipeline.diagnose()
 
     # --- inside
 

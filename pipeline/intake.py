@@ -16,6 +16,7 @@ from ..scheduler.params import SamplingParams
 from ..scheduler.request import Request
 from .bad_words import with_token_ids
 from .conversation import Conversation
+from .error_names import about
 from .parallel import child_params
 from .tokenizer import Tokenizer
 
@@ -135,11 +136,13 @@ class Intake:
                 return prompted.token_ids
             return self.checked_tokens(prompted.token_ids, prompted.request_id)
         assert self._tokenizer is not None, "the door refuses text where there is no tokenizer"
-        if prompted.conversation is not None:
-            text, special = prompted.conversation.render(self._tokenizer), False
-        else:
-            text, special = prompted.text or "", prompted.add_special_tokens
-        return self.checked_tokens(self._tokenizer.encode(text, add_special_tokens=special), prompted.request_id)
+        with about(prompted.request_id):
+            if prompted.conversation is not None:
+                text, special = prompted.conversation.render(self._tokenizer), False
+            else:
+                text, special = prompted.text or "", prompted.add_special_tokens
+            token_ids = self._tokenizer.encode(text, add_special_tokens=special)
+        return self.checked_tokens(token_ids, prompted.request_id)
 
     def _keys(self, prompted: Prompted, token_ids: list[int], digest: str) -> list[bytes]:
         keys: list[bytes] = []

@@ -7,6 +7,7 @@ import anyio.to_thread
 
 from ..actors import Actor, Channel
 from ..actors.tasks import no_quiet_end
+from ..scheduler.errors import InvalidRequestError
 from ..scheduler.messages import Submit
 from ..scheduler.request import Request
 from .board import Board
@@ -42,8 +43,14 @@ class IntakeActor(Actor):
     def _take(self, prompted: Prompted) -> Taken | Exception:
         try:
             return self.core.take(prompted)
+        except (KeyboardInterrupt, SystemExit):
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a prompt does to the tokenizer is its request's end
             return error
+        except BaseException as error:  # noqa: BLE001 - what ends a tokenizer's native code is no Exception
+            failed = InvalidRequestError(f"the prompt cannot be read: {error!r} (request {prompted.request_id})")
+            failed.__cause__ = error
+            return failed
 
     def _submit_all(self, prompted: Prompted, taken: Taken | Exception) -> None:
         """All completions in one turn, so that they meet in one plan."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ..runner.grammar_cache import GrammarCacheStatistics
+from ..runner.grammar_manager import GrammarStatistics
 from ..scheduler.statistics import KVGroupStatistics, PrefillStats, share_held
 
 
@@ -159,6 +161,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         num_prompt_tokens, num_generated_tokens: of requests submitted; of outputs.
         num_finished: requests ended, whatever the reason.
         kv_groups: blocks used by each group of layers.
+        grammars, grammar_cache: masks and tokens of constrained requests; compiled grammars that are kept.
         loop_lag_median, loop_lag_p99, loop_lag_max: seconds that a ready task of the host waits, in about the last
             minute of work; what 99 of 100 of these waits stay at or below; the longest of all.
     """
@@ -178,6 +181,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_generated_tokens: int
     num_finished: int
     kv_groups: tuple[KVGroupStatistics, ...]
+    grammars: GrammarStatistics
+    grammar_cache: GrammarCacheStatistics
     loop_lag_median: float
     loop_lag_p99: float
     loop_lag_max: float

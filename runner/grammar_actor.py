@@ -19,13 +19,13 @@ from anyio.abc import TaskGroup
 from ..actors import Actor, Ask, Channel
 from ..actors.reply import Reply
 from ..actors.tasks import no_quiet_end
-from ..scheduler.errors import InvalidRequestError
+from ..scheduler.errors import EngineDeadError, InvalidRequestError
 from ..scheduler.messages import GrammarNews, PrepareGrammars
 from ..scheduler.params import StructuredOutput
 from ..scheduler.plan import GrammarOutput, SchedulerOutput
 from .grammar_cache import GrammarCache
 from .grammar_engine import GrammarEngine
-from .grammar_manager import GrammarManager
+from .grammar_manager import GrammarManager, GrammarStatistics
 from .grammar_rows import StepTokens
 from .grammar_spec import GrammarConfig, GrammarSpec, Vocabulary, spec_of
 from .request_matcher import RequestMatcher
@@ -58,14 +58,19 @@ class GrammarActor(Actor):
         self._waiting: dict[GrammarSpec, dict[str, StructuredOutput]] = {}
         self._asks: dict[int, Masks] = {}  # by step: masks that are not made yet
         self._deliver: Callable[[GrammarNews], None] | None = None
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     def deliver_to(self, deliver: Callable[[GrammarNews], None]) -> None:
         """Where news of requests go: the scheduler's control lane, which never blocks."""
         self._deliver = deliver
 
+    def statistics(self) -> GrammarStatistics:
+        """Counts of masks and tokens as they are now; all 0 before the first grammar."""
+        return self._manager.statistics() if self._manager is not None else GrammarStatistics()
+
     def check(self) -> None:
-        """Raise BooksError if a runner has ever chosen against a mask."""
+        """Raise BooksError if the cache's books do not balance, or a runner has ever chosen against a mask."""
+        self.cache.check()
         if self._manager is not None:
             self._manager.check()
 
@@ -175,7 +180,9 @@ class GrammarActor(Actor):
         self._thread.submit(lambda: _attempt(manager, work)).add_done_callback(self._hand_out)
 
     def _hand_out(self, reply: Reply[_Made]) -> None:
-        if reply.error is not None:  # it was closed
+        if reply.error is not None:
+            if not isinstance(reply.error, EngineDeadError):  # which says no more than that it was closed
+                self._end_with(reply.error)
             return
         masks, news, failure, began, ended = reply.value
         for mask in masks:
@@ -188,8 +195,11 @@ class GrammarActor(Actor):
             log.error("constrained_requests_end", requests=news.failed | news.broken)
             self._tell(news)
         if failure is not None:
-            self._failure = failure
-            self.mailbox.wake()
+            self._end_with(failure)
+
+    def _end_with(self, failure: BaseException) -> None:
+        self._failure = failure
+        self.mailbox.wake()
 
 
 # Masks, what the scheduler must hear, what ends the actor, and when the work began and ended.

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+import msgspec
+
+from ..scheduler.errors import BooksError
 from .grammar_spec import GrammarSpec
+
+
+class GrammarCacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of the compiled grammars that are kept, since the start where not said otherwise."""
+
+    num_grammars: int = 0  # kept now
+    num_bytes: int = 0  # theirs
+    num_hits: int = 0  # constraints whose grammar was there
+    num_misses: int = 0  # constraints that had to be compiled, those that were refused included
 
 
 class GrammarCache:
@@ -42,3 +54,18 @@ class GrammarCache:
         while self.num_bytes > self._max_bytes:
             _, (_, old) = self._found.popitem(last=False)
             self.num_bytes -= old
+
+    def statistics(self) -> GrammarCacheStatistics:
+        """Counts as they are now."""
+        return GrammarCacheStatistics(
+            num_grammars=len(self._found),
+            num_bytes=self.num_bytes,
+            num_hits=self.num_hits,
+            num_misses=self.num_misses,
+        )
+
+    def check(self) -> None:
+        """Raise BooksError unless the bytes are those of the grammars, and no more than may be."""
+        held = sum(size for _, size in self._found.values())
+        if held != self.num_bytes or held > self._max_bytes:
+            raise BooksError(f"grammars of {held} bytes are kept, {self.num_bytes} are counted of {self._max_bytes}")

@@ -31,11 +31,11 @@ NO_DRAFT = -1  # holds the place of a draft that is not known
 class GrammarStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of the grammars, since the start where not said otherwise."""
 
-    num_requests: int  # constrained requests that have a matcher now
-    num_masks: int  # rows of masks made
-    num_tokens: int  # tokens accepted
-    num_rolled_back: int  # tokens taken back, by preemptions
-    num_refused: int  # tokens that a runner sampled against the mask
+    num_requests: int = 0  # constrained requests that have a matcher now
+    num_masks: int = 0  # rows of masks made
+    num_tokens: int = 0  # tokens accepted
+    num_rolled_back: int = 0  # tokens taken back, by preemptions
+    num_refused: int = 0  # tokens that a runner sampled against the mask
 
 
 class _Entry(msgspec.Struct, frozen=True):

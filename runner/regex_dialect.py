@@ -43,9 +43,14 @@ def as_compiled(pattern: str, form: Form = "text") -> str:
         ) from None
 
 
+def in_form(node: Node, form: Form) -> str:
+    """A pattern that was made here."""
+    return _written(node, _WRITERS[form])
+
+
 def of_length(least: int, most: int | None, form: Form) -> str:
     """Any text of so many characters."""
-    return _written(Repeat(ANY_CHARACTER, least, most), _WRITERS[form])
+    return in_form(Repeat(ANY_CHARACTER, least, most), form)
 
 
 class _NoCharacterError(Exception):

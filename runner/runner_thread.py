@@ -12,7 +12,7 @@ import structlog
 
 from ..actors.reply import Reply
 from ..actors.threads import LoopPort
-from ..scheduler.errors import EngineDeadError
+from ..scheduler.errors import EngineDeadError, RunnerError
 
 T = TypeVar("T")
 log: Any = structlog.get_logger(__name__)
@@ -22,7 +22,8 @@ class RunnerThread:
     """Bound to the event loop that first uses it; further calls come from that loop.
 
     The first function that raises ends the work: its error goes to its own reply and to every
-    later one. The thread is a daemon, so that a program that forgets to close it can end.
+    later one, what is no ``Exception`` as the cause of a RunnerError. The thread is a daemon, so
+    that a program that forgets to close it can end.
     """
 
     def __init__(self, name: str) -> None:
@@ -91,19 +92,22 @@ class RunnerThread:
     # --- in the thread
 
     def _work(self, port: LoopPort) -> None:
-        cause: BaseException | None = None
+        cause: Exception | None = None
         while (job := self._jobs.get()) is not None and not self._dropping.is_set():
             function, reply = job
             value = None
             if cause is None:
-                value, cause = _attempt(function)
+                value, cause = self._attempt(function)
             if not port.post(self._settle, reply, value, cause):
                 return
             del job, function, reply, value  # hold nothing while waiting
 
-
-def _attempt(function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    try:
-        return function(), None
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it must reach those who wait
-        return None, error
+    def _attempt(self, function: Callable[[], T]) -> tuple[T | None, Exception | None]:
+        try:
+            return function(), None
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must reach those who wait
+            return None, error
+        except BaseException as error:  # noqa: BLE001 - raised in the loop it would end the host, or pass for a cancel
+            ended = RunnerError(f"{self._name} was ended by {error!r}")
+            ended.__cause__ = error
+            return None, ended

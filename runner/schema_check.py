@@ -4,8 +4,8 @@ The compiler understands a part of JSON Schema and passes over the rest. Here ea
 either known to be honoured, or without effect on validity, or the schema is refused. Some that
 say the same in other words are rewritten. A schema that passes may still allow less than it
 says: objects take no properties but those that are named, unless ``additionalProperties`` is there,
-keywords without a type allow the type that they speak of and no other, and a pattern is matched by
-the whole of a string.
+whose names beside named ones need no escape in JSON, keywords without a type allow the type that
+they speak of and no other, and a pattern is matched by the whole of a string.
 """
 
 from __future__ import annotations

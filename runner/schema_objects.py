@@ -7,6 +7,7 @@ from typing import Any
 
 from .regex_dialect import Form
 from .schema_errors import Schema, check_counts, drop_if_false, escaped, refuse, refuse_half
+from .schema_other_names import other_names
 from .schema_strings import compiled_pattern
 
 Check = Callable[[Any, str], Any]  # a schema and its place -> the schema as the compiler is to read it
@@ -30,6 +31,8 @@ def check_object(given: Schema, check: Check, form: Form, at: str) -> None:
     _check_names(given, others, check, form, at)
     _require(given, others, at)
     _check_count(given, others, at)
+    if form == "json":
+        _name_others(given, others)
 
 
 def check_each(schemas: Schema, check: Check, at: str) -> Schema:
@@ -77,6 +80,13 @@ def _require(given: Schema, others: Any, at: str) -> None:
     given["properties"] = given.get("properties", {}) | {
         name: others if isinstance(others, dict) else {} for name in missing
     }
+
+
+def _name_others(given: Schema, others: Any) -> None:
+    """Beside named properties, give the others a pattern of names that are none of these."""
+    if given.get("properties") and others not in (None, False):
+        del given["additionalProperties"]
+        given["patternProperties"] = {other_names(given["properties"]): {} if others is True else others}
 
 
 def _check_count(given: Schema, others: Any, at: str) -> None:

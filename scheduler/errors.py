@@ -9,7 +9,7 @@ CallboardError                 everything that this project raises on purpose
 │   └── EnginePausedError      the engine is paused and takes no requests: likewise
 ├── EngineDeadError            the engine ended with an error, which is its __cause__
 ├── RequestFailedError         something of the user's that a request met failed: a stop rule
-├── RunnerError                a runner gave a result that cannot be right, or more than is built
+├── RunnerError                a runner gave a result that cannot be right, or more than is built; or it was ended
 ├── PolicyError                a policy of the user failed, or answered what cannot be
 ├── MisuseError                a method was called at a time at which it may not be
 └── BooksError                 an audit found counts that do not agree (a fault of ours)
@@ -53,7 +53,10 @@ class RequestFailedError(CallboardError):
 
 
 class RunnerError(CallboardError):
-    """A runner gave a result that cannot be right, or names what is not built; it ends the engine, or one request."""
+    """A runner gave a result that cannot be right, or names what is not built; it ends the engine, or one request.
+
+    Or its thread was ended by what is no ``Exception`` (a SystemExit, say), which is ``__cause__``.
+    """
 
 
 class MisuseError(CallboardError):

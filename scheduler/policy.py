@@ -38,11 +38,19 @@ class Policy(Protocol):
         ...
 
     def candidates(self, limit: int, now: float) -> Sequence[RequestState]:
-        """At most ``limit`` requests in the order in which they should be admitted."""
+        """At most ``limit`` requests in the order in which they should be admitted.
+
+        Fewer, or none, holds the others back. It is called again in each step while others run, and when
+        something arrives; where nothing runs, nothing else makes the engine ask: ``Engine.diagnose`` says
+        so, and whoever holds requests back by the clock calls ``Engine.resume`` when their time has come.
+        """
         ...
 
     def victims(self, running: Sequence[RequestState]) -> Iterable[RequestState]:
-        """The running requests (given in admission order), the first to give way first."""
+        """The running requests (given in admission order), the first to give way first.
+
+        Those left out give way last, the last admitted first: else those that run could wait for each other.
+        """
         ...
 
     def __len__(self) -> int:

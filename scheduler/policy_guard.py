@@ -142,9 +142,12 @@ class GuardedPolicy:
         return self._answer("candidates", lambda: self.policy.candidates(limit, now), self._waiting, most=limit)
 
     def victims(self, running: Sequence[RequestState]) -> Iterable[RequestState]:
-        """Running requests, each once."""
+        """The running requests, each once; those that the policy left out come last."""
         known = {state.request_id: state for state in running}
-        return self._answer("victims", lambda: self.policy.victims(running), known, most=len(known))
+        named = self._answer("victims", lambda: self.policy.victims(running), known, most=len(known))
+        for state in named:
+            del known[state.request_id]
+        return [*named, *reversed(known.values())]
 
     def __len__(self) -> int:
         return len(self._waiting)

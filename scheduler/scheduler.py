@@ -331,6 +331,11 @@ class Scheduler:
         return self._waiting.policy_failure
 
     @property
+    def num_held_back(self) -> int:
+        """Requests that the policy holds back while nothing runs: it is asked again when something arrives."""
+        return self.num_waiting if self._waiting.held_back and not self.num_running else 0
+
+    @property
     def grammars(self) -> GrammarRoom:
         """The requests that wait for their grammars."""
         return self.books.grammars

@@ -33,6 +33,7 @@ class WaitingRoom:
         self._claim = Claim(policy)
         self.pause_state = PauseState.UNPAUSED
         self.refused = False  # the head of the queue found no room in the last step
+        self.held_back = False  # the policy named none of its requests when it was last asked
         self.preempted: dict[str, RequestState] = {}
         self.sessions = Sessions()
         self._priority_preemption, self._max_backfill = priority_preemption, max_backfill
@@ -117,7 +118,11 @@ class WaitingRoom:
         if self.pause_state is PauseState.PAUSED_NEW:
             begun = (state for state in self.policy if state.request_id in self.preempted)
             return list(islice(begun, min(most, len(self.preempted))))
-        return self.policy.candidates(most, now) if most and len(self.policy) else ()
+        if not most or not len(self.policy):
+            return ()
+        found = self.policy.candidates(most, now)
+        self.held_back = not found
+        return found
 
     def head(self, now: float, *, by_priority: bool) -> Head | None:
         """The first that may be admitted; without ``by_priority`` it comes before nobody by its priority."""

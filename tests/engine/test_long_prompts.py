@@ -57,6 +57,33 @@ async def test_bad_messages_are_refused_at_the_door_and_in_a_long_conversation_b
         assert not engine.stats().num_waiting
 
 
+@pytest.mark.parametrize(
+    ("template", "turns", "reason"),
+    [
+        ("{{ raise_exception('no more of this') }}", 1, "chat template 'default': no more of this"),
+        ("{{ raise_exception('no more of this') }}", 101, "chat template 'default': no more of this"),
+        ("{% if %}", 1, "chat template 'default', line 1: Expected an expression, got 'end of statement block'"),
+        ("{{ messages[0].content.half.more }}", 101, "chat template 'default': 'str object' has no attribute 'half'"),
+    ],
+    ids=["at the door", "in the thread", "not compiled", "not rendered"],
+)
+async def test_an_error_of_a_template_names_its_request_and_keeps_its_cause(template: str, turns: int, reason: str):
+    async with make(template) as engine:
+        with pytest.raises(InvalidRequestError) as caught:
+            await anext(engine.chat([TURN] * turns, GREEDY, request_id="r7"))
+        assert str(caught.value) == f"{reason} (request r7)"
+        assert caught.value.__cause__ is not None
+
+
+async def test_messages_that_are_none_are_refused_with_the_request():
+    async with make() as engine:
+        for messages in (None, [], [{"role": "user"}], 7):
+            with pytest.raises(InvalidRequestError, match=r"^messages.* \(request r7\)$"):
+                engine.chat(messages, GREEDY, request_id="r7")
+        with pytest.raises(InvalidRequestError, match=r"^tools is int, needed is a list of tools \(request r7\)$"):
+            engine.chat([TURN], GREEDY, tools=7, request_id="r7")  # pyright: ignore[reportArgumentType]
+
+
 async def test_a_template_that_is_slow_from_the_start_is_left_to_the_thread():
     slow = "{% for i in range(1000) %}{{ i }}{% endfor %}"
     async with make(slow, time_limit=0.0) as engine:
@@ -105,3 +132,27 @@ def test_a_template_that_is_slow_for_one_message_is_known_before_the_first_reque
     tokenizer = make().tokenizer
     tokenizer.warm_up()
     assert not tokenizer.has_slow_template
+
+
+class Panic(BaseException):
+    """What native code of a tokenizer raises when it breaks is no Exception."""
+
+
+class Panicking(Watched):
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if text.startswith("b"):
+            raise Panic("index out of range")
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+@pytest.mark.parametrize("length", [1, 5_000], ids=["short", "long"])
+async def test_a_tokenizer_that_breaks_over_a_prompt_ends_its_request_and_nobody_elses(length: int):
+    async with make() as engine:
+        engine.tokenizer.__class__ = Panicking
+        other = engine.generate("a", GREEDY)
+        with pytest.raises(InvalidRequestError, match=r"cannot be read: Panic.*\(request broken\)") as caught:
+            await engine.complete("b" * length, GREEDY, request_id="broken")
+        assert isinstance(caught.value.__cause__, Panic)
+        *_, last = [output async for output in other]
+        assert len(last.token_ids) == 4
+        engine.check()

@@ -1,9 +1,11 @@
 """Scheduling policies on a running engine."""
 
+from collections.abc import Sequence
+
 import anyio
 import pytest
 import structlog
-from toy_engine import PROMPT, greedy, idle, make
+from toy_engine import PROMPT, greedy, idle, make, read
 
 from callboard import ConfigError, Engine, PolicyError
 from callboard.runner.toy_model import toy_tokens
@@ -15,6 +17,15 @@ class Failing(FCFSPolicy):
 
     def candidates(self, limit: int, now: float) -> list[RequestState]:
         raise KeyError("lost")
+
+
+class Closing(FCFSPolicy):
+    """Names nobody while it is closed."""
+
+    is_open = True
+
+    def candidates(self, limit: int, now: float) -> Sequence[RequestState]:
+        return super().candidates(limit, now) if self.is_open else []
 
 
 class Refusing(FCFSPolicy):
@@ -74,6 +85,20 @@ async def test_a_policy_that_breaks_is_given_up_and_diagnose_says_so_until_anoth
         assert engine.diagnose().startswith(f"the policy was given up, requests go on under 'fcfs': {told}\n")
         await engine.swap_policy("fcfs")
         assert "given up" not in engine.diagnose()
+        await idle(engine)
+
+
+async def test_who_is_held_back_while_nothing_runs_is_told_of_and_goes_on_when_the_engine_is_woken():
+    policy = Closing()
+    async with make(policy=policy) as engine:
+        policy.is_open = False
+        stream = engine.generate(PROMPT, greedy())
+        await anyio.wait_all_tasks_blocked()
+        assert engine.diagnose().startswith("nothing runs: the policy holds back 1 requests, until something arrives\n")
+        policy.is_open = True
+        await engine.resume()
+        assert (await read(stream))[0] == toy_tokens(PROMPT, 8, 100)
+        assert "holds back" not in engine.diagnose()
         await idle(engine)
 
 

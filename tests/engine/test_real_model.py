@@ -102,6 +102,15 @@ async def test_the_hello_example_prints_an_answer_and_its_speed(anyio_backend):
     assert b"tokens/s" in done.stderr
 
 
+@pytest.mark.parametrize(("typed", "answers"), [(b"hi\nbye\n", 2), (b"hi", 1), (b"", 0), (b"\nhi\n", 0)], ids=str)
+async def test_the_chat_example_ends_in_order_at_the_end_of_its_input(anyio_backend, typed: bytes, answers: int):
+    done = await anyio.run_process([sys.executable, str(EXAMPLES / "chat.py")], input=typed)
+    *_, last = done.stdout.decode().splitlines()
+    assert done.stdout.count(b"you: ") >= answers + 1  # an answer may say it, too
+    assert last.endswith("prompt tokens came from the prefix cache")
+    assert not done.stderr
+
+
 def load_example(name: str) -> ModuleType:
     spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec

@@ -7,6 +7,10 @@ from typing import Any
 from schemas import record
 
 FLAG = {"type": "boolean"}
+FURTHER = record(**{"ab": {"type": "integer"}, "é": {"type": "integer"}, 'c"': {"type": "integer"}}) | {
+    "required": ["ab"],
+    "additionalProperties": FLAG,
+}
 
 
 def _pattern(pattern: str) -> dict[str, str]:
@@ -36,7 +40,14 @@ NOT_ALLOWED: list[tuple[Any, str]] = [
     ({"$defs": {"moved 0": FLAG}, "x": {"s": {"type": "null"}}, "$ref": "#/x/s"}, "true"),
     ({"type": "number", "minimum": 0, "maximum": 1e-7}, ""),
     ({"type": "integer", "minimum": 0.5, "exclusiveMaximum": 2.5}, "0"),
-    (record(a={"type": "integer"}) | {"additionalProperties": FLAG}, '{"a":1,"a":true}'),
+    (FURTHER, '{"ab":1,"ab":true}'),
+    (FURTHER, '{"ab":1,"é":true}'),
+    (FURTHER, '{"ab":1,"\\u0061b":true}'),
+    (FURTHER, '{"ab":1,"c\\"":true}'),
+    (FURTHER, '{"ab":1,"c\\u0022":true}'),
+    (FURTHER, '{"ab":1,"x":true,"ab":2}'),
+    (FURTHER | {"additionalProperties": True}, '{"ab":1,"\\u0061b":2}'),
+    (FURTHER | {"maxProperties": 2}, '{"ab":1,"x":true,"y":true}'),
 ]
 
 ALLOWED: list[tuple[Any, str]] = [
@@ -56,6 +67,9 @@ ALLOWED: list[tuple[Any, str]] = [
     (record(a={"oneOf": [FLAG, {"type": "null"}]}, b={"$ref": "#/properties/a/oneOf/0"}), '{"a":null,"b":true}'),
     (record(a={"allOf": [FLAG]}, b={"$ref": "#/properties/a/allOf/0"}), '{"a":true,"b":true}'),
     ({"enum": [2**70, 2**63 - 1]}, "9223372036854775807"),
+    (FURTHER, '{"ab":1,"é":2,"c\\"":3,"":true,"a":true,"abc":true,"Ã":true,"éb":true,"/":true,"🎂":true}'),
+    (FURTHER | {"additionalProperties": True}, '{"ab":1,"x":{"ab":"\\u0061"}}'),
+    (FURTHER | {"maxProperties": 2}, '{"ab":1,"x":true}'),
 ]
 
 # Each of these bytes begins or is a character that UTF-8 does not have.

@@ -70,6 +70,10 @@ SCHEMAS: dict[str, Any] = {
         "type": "array", "items": {"$ref": "#/definitions/size~1len~0x"}, "minItems": 1, "maxItems": 2,
     },
     "required but not described": {"type": "object", "properties": {"a": DIGIT}, "required": ["a", "b"]},
+    "named and further properties": {
+        "type": "object", "properties": {"ab": DIGIT, "é": DIGIT, 'a"': DIGIT, "": DIGIT}, "required": ["ab"],
+        "additionalProperties": {"type": "boolean"}, "maxProperties": 3,
+    },
     "anything": {},
 }  # fmt: skip
 

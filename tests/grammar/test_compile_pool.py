@@ -15,9 +15,9 @@ import pytest
 from small_grammars import VOCABULARY
 
 from callboard.runner.compile_pool import CompilePool
-from callboard.runner.grammar_cache import GrammarCache
+from callboard.runner.grammar_cache import GrammarCache, GrammarCacheStatistics
 from callboard.runner.grammar_spec import GrammarConfig, GrammarSpec
-from callboard.scheduler.errors import ConfigError
+from callboard.scheduler.errors import BooksError, ConfigError
 
 LIMITS = GrammarConfig(compile_seconds=1.0, compile_memory=256 << 20, num_compilers=2)
 
@@ -150,7 +150,11 @@ def test_a_cache_forgets_the_oldest_first_and_keeps_to_its_size():
     cache.put(c, "C", 40)
     cache.put(huge, "H", 101)
     assert [cache.get(spec) for spec in (a, b, c, huge)] == ["A", None, "C", None]
-    assert (cache.num_bytes, len(cache), cache.num_hits, cache.num_misses) == (80, 2, 3, 2)
+    assert cache.statistics() == GrammarCacheStatistics(num_grammars=2, num_bytes=80, num_hits=3, num_misses=2)
+    cache.check()
+    cache.num_bytes += 1
+    with pytest.raises(BooksError, match="grammars of 80 bytes are kept, 81 are counted of 100"):
+        cache.check()
 
 
 @pytest.mark.parametrize("field", ["compile_seconds", "mask_seconds", "compile_memory", "num_compilers", "cache_bytes"])

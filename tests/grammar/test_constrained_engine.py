@@ -17,6 +17,9 @@ from small_engine import END, THOUGHT, complete_all, make, params
 
 from callboard import (
     EngineConfig,
+    EngineDeadError,
+    GrammarCacheStatistics,
+    GrammarStatistics,
     InvalidRequestError,
     NotBuiltError,
     RequestOutput,
@@ -164,10 +167,10 @@ async def test_a_bad_grammar_ends_its_own_request_with_its_reason_and_no_other(a
                 await anext(stream)
         assert len(found) == len(good)
         engine.check()
-        parts = engine._parts
-        assert parts.grammars.cache.num_misses >= len(BAD)
-        assert len(parts.grammars.cache) == len(CONSTRAINTS)
-        assert engine.stats().num_deferred == 0
+        stats = engine.stats()
+        assert stats.grammar_cache.num_misses >= len(BAD)
+        assert stats.grammar_cache.num_grammars == len(CONSTRAINTS)
+        assert stats.num_deferred == 0
 
 
 async def test_an_aborted_request_leaves_its_grammar_to_those_who_wait_for_the_same(shared):
@@ -226,6 +229,34 @@ async def test_what_can_never_be_honoured_is_refused_at_the_door(anyio_backend, 
     async with make() as engine:
         with pytest.raises(InvalidRequestError, match=message):
             engine.generate("a", SamplingParams(**{"structured_output": StructuredOutput(regex="a")} | asked))
+
+
+async def test_a_thread_of_masks_that_was_ended_ends_the_engine_with_the_cause(anyio_backend):
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async with make() as engine:
+        with pytest.raises(RunnerError, match="grammar masks was ended by SystemExit"):
+            await engine._parts.grammars._thread.submit(leave)
+        with pytest.raises(EngineDeadError, match="grammar masks was ended by SystemExit"):
+            await engine.complete("a", params(choice=["a", "b"]))
+
+
+async def test_the_engine_counts_masks_and_what_its_cache_was_good_for(anyio_backend):
+    async with make() as engine:
+        await engine.complete("a", params(4))
+        stats = engine.stats()
+        assert (stats.grammars, stats.grammar_cache) == (GrammarStatistics(), GrammarCacheStatistics())
+        for _ in range(3):
+            await engine.complete("a", params(regex=r"\d{5}"))
+        stats = engine.stats()
+        cache = stats.grammar_cache
+        assert (cache.num_grammars, cache.num_hits, cache.num_misses) == (1, 2, 1)
+        assert cache.num_bytes > 0
+        # Five digits and the end; a request that has ended may be gone before its end is counted.
+        assert stats.grammars.num_masks == 3 * 6
+        assert 3 * 5 <= stats.grammars.num_tokens <= 3 * 6
+        assert "grammar_cache: GrammarCacheStatistics(num_grammars=1" in str(stats)
 
 
 async def test_without_a_vocabulary_a_constraint_is_refused(anyio_backend):

@@ -102,6 +102,26 @@ def test_a_policy_that_fails_is_given_up_and_no_request_is_lost(answers: dict[st
     assert [entry["event"] for entry in logs] == ["policy_failed"]
 
 
+@pytest.mark.parametrize("kept", [lambda _: [], lambda states: states[:1]], ids=["none", "one"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_running_requests_that_a_policy_names_as_nobodys_victims_do_not_wait_for_each_other(kept: Any, depth: int):
+    play = ToyPlay(blocks=10, max_num_running_reqs=3, policy=Own(victims=kept))
+    for number in range(8):
+        play.add(f"r{number}", 3 + 2 * number, max_tokens=12, arrival_time=float(number))
+    play.until_done(depth)
+    play.assert_as_alone()
+    assert play.scheduler.policy_failure is None
+
+
+def test_who_is_left_out_of_the_victims_gives_way_last_and_the_last_admitted_of_them_first():
+    play = Play(policy=Own(victims=lambda _: [play.scheduler.books.requests["b"]]))
+    for name in "abcd":
+        play.add(name, 5)
+    play.step()
+    victims = play.scheduler.policy.victims(play.scheduler.books.running())
+    assert [state.request_id for state in victims] == ["b", "d", "c", "a"]
+
+
 def test_those_who_wait_go_on_in_the_order_of_their_arrival():
     policy = Own()
     play = _queue_with_a_victim(policy)
