@@ -69,7 +69,7 @@ async def test_what_ends_by_itself_is_valid_under_its_constraint_at_a_high_tempe
             for seed in range(2):
                 tasks.start_soon(one, engine, name, seed)
     assert cut
-    assert len(ends) >= 0.9 * len(KINDS), f"never ended: {sorted(set(KINDS) - set(ends))}"
+    assert len(ends) >= 0.85 * len(KINDS), f"never ended: {sorted(set(KINDS) - set(ends))}"
 
 
 SHORT = {
