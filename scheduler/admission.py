@@ -27,6 +27,8 @@ class Admission:
     def candidates(self, budget: int, now: float) -> tuple[list[Admit], list[Victim]]:
         """Waiting requests in the policy's order, as rows and budget could take them; who gives way to the first."""
         waiting, most = self._books.waiting, min(self._most(), budget)
+        if not len(waiting):
+            return [], []
         states = waiting.candidates(most, now, blocks_come_back=self._departures.owed)
         self._asked = [state.request_id for state in states]
         if not states:

@@ -22,6 +22,13 @@ NO_INTS.setflags(write=False)
 NO_BOOLS.setflags(write=False)
 
 
+def joined(columns: list[IntArray]) -> IntArray:
+    """One column of several; often there is but one."""
+    if len(columns) == 1:
+        return columns[0]
+    return np.concatenate(columns) if columns else NO_INTS
+
+
 def bytes_of_tokens(tokens: Tokens) -> bytes:
     """Token ids as bytes, ``TOKEN_BYTES`` each. Raises struct.error for a list in which something else stands."""
     if isinstance(tokens, list):

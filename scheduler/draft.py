@@ -88,9 +88,12 @@ def blocks_wanted(table: RunningTable, draft: Draft, block_size: int) -> list[Gr
     short = draft.short
     if not len(short):
         return []
-    rows, blocks = draft.rows[short], -(-draft.lacks[short] // block_size)
-    columns = zip(table.ids[rows].tolist(), blocks.tolist(), table.out_of_turn[rows].tolist(), strict=True)
-    return [Grow(req_id=req_id, num_blocks=n, takes=not out_of_turn) for req_id, n, out_of_turn in columns]
+    rows = draft.rows[short]
+    columns = zip(table.ids[rows].tolist(), draft.lacks[short].tolist(), table.out_of_turn[rows].tolist(), strict=True)
+    return [
+        Grow(req_id=req_id, num_blocks=-(-lack // block_size), takes=not out_of_turn)
+        for req_id, lack, out_of_turn in columns
+    ]
 
 
 def newly_passed(table: RunningTable, sizes: GroupSizes) -> dict[str, int]:

@@ -14,7 +14,7 @@ from .kv_groups import ONE_GROUP, KVGroup
 from .kv_growth import Growth
 from .kv_ledger import Ledger
 from .kv_publishing import Publishing
-from .messages import Granted, Release, Reserve
+from .messages import Granted, Publish, Release, Reserve
 from .setting_types import at_least, check_types
 from .statistics import KVCacheStatistics, KVGroupStatistics
 
@@ -70,13 +70,11 @@ class KVCacheManager:
         grants = Grants(wants)
         self._growth.grow_all(wants.grow, grants)
         # Those who may have to give way in this step may not get to compute what they would publish.
-        may_give_way = {victim.req_id for victim in wants.displaced}
-        first = [publish for publish in wants.publish if publish.req_id not in may_give_way]
+        first, last = _split(wants.publish, {victim.req_id for victim in wants.displaced})
         self._publishing.publish_all(first, grants)
         # Whoever was admitted beside one that waits for blocks on their way might take them again.
         if not (grants.preempted or grants.lacks_blocks):
             self._admission.admit_all(wants, grants)
-        last = [publish for publish in wants.publish if publish.req_id in may_give_way]
         self._publishing.publish_all(last, grants)
         grants.take_back()
         return grants.answer(self._ledger.pool.num_free, journal.take())
@@ -161,3 +159,9 @@ class KVCacheManager:
         self._ledger.fences.check()
         for req_id, table in chain(self._ledger.tables.items(), self._ledger.holders.items()):
             table.check(req_id)
+
+
+def _split(publish: list[Publish], later: set[str]) -> tuple[list[Publish], list[Publish]]:
+    if not later:
+        return publish, []
+    return [one for one in publish if one.req_id not in later], [one for one in publish if one.req_id in later]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import NO_INTS, TOKEN, BoolArray, IntArray, column_of_tokens
+from .arrays import TOKEN, BoolArray, IntArray, column_of_tokens
 from .errors import BooksError
 
 IDLE = -1
@@ -169,7 +169,7 @@ class RunningTable:
 
     def first_answers(self, rows: IntArray) -> IntArray:
         """Of rows that have just got a token, those for which it is the first of the text."""
-        first = rows[self.known[rows] == self.prompt[rows] + 1] if self.num_unanswered else NO_INTS
+        first = rows[self.known[rows] == self.prompt[rows] + 1]
         self.num_unanswered -= len(first)
         return first
 

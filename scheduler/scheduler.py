@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from .admission import Admission
-from .arrays import NO_INTS, IntArray
+from .arrays import IntArray, joined
 from .arrivals import Arrivals, too_long
 from .books import Books
 from .cadence import PrefillCadence
@@ -216,7 +214,7 @@ class Scheduler:
         self.books.counts.generated_tokens += len(req_ids)
         return self._outputs(
             req_ids=req_ids,
-            token_ids=np.concatenate(token_ids) if token_ids else NO_INTS,
+            token_ids=joined(token_ids),
             logprobs=cut_like_tokens(output.logprobs, req_ids),
             prompt_logprobs=prompt_logprobs,
             prefill=prefill,
@@ -314,6 +312,8 @@ class Scheduler:
     def _first_outputs(self, rows: IntArray) -> dict[str, PrefillStats]:
         """How prompts were come by, for requests that give their first output."""
         table = self._table
+        if not table.num_unanswered:
+            return {}
         first = table.first_answers(rows)
         states = [self.books.requests[req_id] for req_id in table.ids[first].tolist()]
         return {state.request_id: state.prefill for state in states if state.prefill}
