@@ -225,7 +225,8 @@ class Board:
 
     def _end_elsewhere(self, key: str, end: Finished, now: float) -> None:
         if end.reason is FinishReason.ERROR:
-            self._fail(key, ERROR_OF_FAULT[end.fault](end.error or f"the request failed (request {public_id(key)})"))
+            error = end.error or f"the request failed (request {key})"
+            self._fail(key, ERROR_OF_FAULT[end.fault](error.replace(key, public_id(key))))
         elif state := self._leave(key):
             state.finish(end, now)
         self.gone(key)

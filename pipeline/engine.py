@@ -18,12 +18,13 @@ from ..actors.tasks import finish
 from ..runner.grammar_cache import GrammarCacheStatistics
 from ..runner.grammar_manager import GrammarStatistics
 from ..runner.runner import Runner
+from ..scheduler.config import check_policy
 from ..scheduler.errors import ConfigError, EngineDeadError, InvalidRequestError
 from ..scheduler.messages import Follow, Pause, ResetPrefixCache, Resume, SwapPolicy
 from ..scheduler.params import SamplingParams
 from ..scheduler.pause import STATE_OF_MODE, PauseMode
 from ..scheduler.policy import Policy
-from ..scheduler.setting_types import at_least
+from ..scheduler.setting_types import at_least, shown
 from ..scheduler.stops import StopRule, checked_rules
 from .board import public_id
 from .config import EngineConfig, refuse_load_settings
@@ -324,6 +325,7 @@ class Engine:
         and the requests go on first come, first served: see ``Policy``.
         """
         self._owned()
+        check_policy(policy)
         swap: Ask[SwapPolicy, None] = Ask(SwapPolicy(policy))
         await self._ask(swap)
 
@@ -336,6 +338,8 @@ class Engine:
         engine whose requests all wait holds nothing, so there it succeeds.
         """
         parts = self._owned()
+        if not isinstance(force, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"force is {shown(force)}, needed is True or False")
         if len(parts.board) and not force and parts.paused is None:
             return False
         reset: Ask[ResetPrefixCache, bool] = Ask(ResetPrefixCache(force))

@@ -15,7 +15,7 @@ import msgspec
 
 from .grammar_answer import Compiled
 from .grammar_spec import GrammarConfig, GrammarSpec, Vocabulary
-from .grammar_zygote import Setup, read_frame, send_frame
+from .grammar_zygote import Setup, frame_of, read_frame, send_frame
 
 # Finds the package where this process has found it, whatever is in the working directory.
 _START = (
@@ -45,12 +45,13 @@ class CompilePool:
 
     def compile(self, spec: GrammarSpec) -> Compiled:
         """Compile a grammar, or say why not. Blocks, for no longer than the limit, and the start of the process."""
+        sent = frame_of(spec)  # before a lane is taken: what cannot be written costs none
         for _ in range(2):  # a process that has ended is started anew, once
             if error := self._start():
                 return Compiled(error=error)
             process, lane = self._process, self._free.get()
             with suppress(OSError):
-                send_frame(lane, spec)
+                lane.sendall(sent)
                 if (data := read_frame(lane)) is not None:
                     self._free.put(lane)
                     return msgspec.msgpack.decode(data, type=Compiled)

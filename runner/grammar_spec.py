@@ -8,7 +8,7 @@ import msgspec
 
 from ..scheduler.errors import ConfigError, InvalidRequestError
 from ..scheduler.params import CONSTRAINTS, StructuredOutput
-from ..scheduler.setting_types import at_least
+from ..scheduler.setting_types import at_least, shown
 
 MAX_SPEC_BYTES = 256 * 1024  # a grammar of this size takes longer than its time limit anyway
 
@@ -78,16 +78,17 @@ def spec_of(structured: StructuredOutput) -> GrammarSpec:
     kind = next(name for name in CONSTRAINTS if getattr(structured, name) is not None)
     value = getattr(structured, kind)
     if kind == "json_object" and value is not True:
-        raise InvalidRequestError(f"structured_output.json_object is {value!r}, needed is True")
+        raise InvalidRequestError(f"structured_output.json_object is {shown(value)}, needed is True")
     if kind == "choice":
         _check_choice(value)
     if kind == "json_schema" and isinstance(value, type):
         value = _schema_of(value)
-    text = value if isinstance(value, str) else _json(kind, value)
+    # Plain text: what a class of text adds to it cannot be sent to the process that compiles.
+    text = str.__str__(value) if isinstance(value, str) else _json(kind, value)
     if kind in ("regex", "grammar") and not isinstance(value, str):
         raise InvalidRequestError(f"structured_output.{kind} is {type(value).__name__}, needed is text")
     _check_size(kind, text)
-    return GrammarSpec(kind=kind, text=text, max_whitespace=structured.max_whitespace)
+    return GrammarSpec(kind=kind, text=text, max_whitespace=int(structured.max_whitespace))
 
 
 def _schema_of(kind: Any) -> Any:
@@ -101,7 +102,9 @@ def _schema_of(kind: Any) -> Any:
 def _check_choice(value: Any) -> None:
     if isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value):  # pyright: ignore[reportUnknownVariableType]
         return
-    raise InvalidRequestError(f"structured_output.choice is {value!r}, needed is a list of texts that is not empty")
+    raise InvalidRequestError(
+        f"structured_output.choice is {shown(value)}, needed is a list of texts that is not empty"
+    )
 
 
 def _json(kind: str, value: Any) -> str:

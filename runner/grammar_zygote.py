@@ -42,10 +42,15 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     limits: GrammarConfig
 
 
+def frame_of(message: msgspec.Struct) -> bytes:
+    """One record as it goes over a lane."""
+    data = msgspec.msgpack.encode(message)
+    return _LENGTH.pack(len(data)) + data
+
+
 def send_frame(lane: socket.socket, message: msgspec.Struct) -> None:
     """Send one record; blocks until it is out."""
-    data = msgspec.msgpack.encode(message)
-    lane.sendall(_LENGTH.pack(len(data)) + data)
+    lane.sendall(frame_of(message))
 
 
 def read_frame(lane: socket.socket) -> bytes | None:

@@ -93,7 +93,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _check_priorities(self) -> None:
         if self.priority_preemption and self.policy != "priority" and not isinstance(self.policy, PriorityPolicy):
             raise ConfigError(
-                f"priority_preemption needs the policy 'priority' or a PriorityPolicy, got {self.policy!r}"
+                f"priority_preemption needs the policy 'priority' or a PriorityPolicy, got {shown(self.policy)}"
             )
 
     @property
@@ -109,4 +109,4 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 def check_policy(policy: object) -> None:
     """Raise ConfigError unless this is a name, or an object (not a class) with the methods of ``Policy``."""
     if isinstance(policy, type) or not isinstance(policy, str | Policy):
-        raise ConfigError(f"policy is {policy!r}, needed is a name or an object with the methods of Policy")
+        raise ConfigError(f"policy is {shown(policy)}, needed is a name or an object with the methods of Policy")

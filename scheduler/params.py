@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from copy import deepcopy
 from typing import Any, Literal, cast
 
 import msgspec
@@ -48,6 +50,8 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Par
         structural_tag: free text with constrained parts between tags, as xgrammar describes it.
         max_whitespace: most blanks in a row between the parts of a JSON text, 1 to 64.
         reasoning_end_token_id: the text before this token is free; the constraint begins behind it.
+
+    Lists and objects are copied: what their owner does to them afterwards changes no request.
     """
 
     json_schema: dict[str, Any] | str | None = None
@@ -63,6 +67,10 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Par
         given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
         if len(given) != 1:
             raise InvalidRequestError(f"StructuredOutput takes exactly one constraint, got {given or 'none'}")
+        value = getattr(self, given[0])
+        if isinstance(value, dict | list):
+            with suppress(Exception):  # too deep, or of things that are no JSON: refused where it is written
+                msgspec.structs.force_setattr(self, given[0], deepcopy(cast("Any", value)))
         _whole("max_whitespace", self.max_whitespace, 1, 65)
         if self.reasoning_end_token_id is not None:
             _whole("reasoning_end_token_id", self.reasoning_end_token_id, 0, TOKEN_LIMIT)

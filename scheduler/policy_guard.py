@@ -28,7 +28,9 @@ def make_policy(policy: str | Policy) -> Policy:
         return _unused(policy) if type(policy) in (FCFSPolicy, PriorityPolicy) else GuardedPolicy(policy)
     known = {"fcfs": FCFSPolicy, "priority": PriorityPolicy}
     if policy not in known:
-        raise ConfigError(f"policy is {policy!r}, known are {sorted(known)} or an object with the methods of Policy")
+        raise ConfigError(
+            f"policy is {shown(policy)}, known are {sorted(known)} or an object with the methods of Policy"
+        )
     return known[policy]()
 
 

@@ -130,6 +130,8 @@ class SchedulerActor(Actor):
             reply.set_result(self.core.swap_policy(policy))
         except CallboardError as error:  # the old one stays
             reply.set_error(error)
+        except Exception as error:  # noqa: BLE001 - what a user's object does is its caller's trouble alone
+            reply.set_error(PolicyError(f"the policy cannot be taken: {type(error).__name__}"))
 
     async def _plan_while_there_is_room(self) -> None:
         while self._may_plan():

@@ -14,6 +14,7 @@ from .messages import Finished
 from .repetition import REPEATED
 from .request import FinishReason, Request
 from .request_state import RequestState
+from .setting_types import shown
 
 
 @runtime_checkable
@@ -35,9 +36,11 @@ class StopRule(Protocol):
 
 def checked_rules(rules: Sequence[StopRule]) -> list[StopRule]:
     """The rules as a list. Raises ConfigError for what is none."""
+    if not isinstance(rules, list | tuple):
+        raise ConfigError(f"stop_rules is {shown(rules)}, needed is a list of objects with the methods of StopRule")
     for rule in rules:
         if not isinstance(rule, StopRule):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"a stop rule is {rule!r}, needed is an object with the methods of StopRule")
+            raise ConfigError(f"a stop rule is {shown(rule)}, needed is an object with the methods of StopRule")
     return list(rules)
 
 
@@ -46,12 +49,12 @@ def as_end(answer: object) -> Finished | None:
     if answer is None:
         return None
     if not isinstance(answer, Finished) or answer.reason not in tuple(FinishReason):
-        raise ConfigError(f"check gave {answer!r}, needed is None or Finished with a reason of FinishReason")
+        raise ConfigError(f"check gave {shown(answer)}, needed is None or Finished with a reason of FinishReason")
     stop_reason, error = cast("tuple[Any, Any]", (answer.stop_reason, answer.error))
     if not isinstance(stop_reason, int | str | None) or not isinstance(error, str | None):
-        raise ConfigError(f"check gave {answer!r}, needed are a stop_reason of int or text and an error of text")
-    # Plain text, equal to a reason, will do.
-    return msgspec.structs.replace(answer, reason=FinishReason(answer.reason))
+        raise ConfigError(f"check gave {shown(answer)}, needed are a stop_reason of int or text and an error of text")
+    # Plain text, equal to a reason, will do. Whose fault an end is, a rule does not choose.
+    return msgspec.structs.replace(answer, reason=FinishReason(answer.reason), fault="rule")
 
 
 def check_token(

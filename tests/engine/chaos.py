@@ -103,10 +103,11 @@ class Life:
 
     async def _settle(self) -> None:
         """Nothing is held any more; a session that was dropped may keep blocks until it is collected."""
-        with suppress(AssertionError):
-            return await self._until(self._nothing_is_held, SETTLING)
-        gc.collect()
-        await self._until(self._nothing_is_held, SETTLING)
+        try:
+            await self._until(self._nothing_is_held, SETTLING)
+        except AssertionError:
+            gc.collect()
+            await self._until(self._nothing_is_held, SETTLING)
 
     async def _until(self, condition, turns: int) -> None:
         for turn in range(turns):

@@ -1,8 +1,14 @@
 """What a second request finds of the first one's prompt, and an engine that is told to forget it."""
 
+from typing import Any
+
 import anyio
 import anyio.to_thread
+import numpy as np
+import pytest
 from toy_engine import PROMPT, greedy, make
+
+from callboard import ConfigError
 
 
 async def test_a_second_request_with_the_same_prompt_reports_its_cached_tokens():
@@ -42,3 +48,11 @@ async def test_resetting_the_prefix_cache_is_answered_under_traffic():
             engine.runner.gate.open()
             assert [output async for output in stream][-1].finished
         assert answers in ([True], [False])
+
+
+@pytest.mark.parametrize("force", [1, "yes", np.array([1, 2])], ids=str)
+async def test_force_that_is_neither_true_nor_false_is_refused_and_the_engine_goes_on(force: Any):
+    async with make() as engine:
+        with pytest.raises(ConfigError, match=r"force is .*, needed is True or False"):
+            await engine.reset_prefix_cache(force=force)
+        assert await engine.reset_prefix_cache()

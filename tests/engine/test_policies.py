@@ -76,6 +76,21 @@ async def test_a_swap_to_no_policy_is_refused_and_the_engine_goes_on():
         assert (await engine.complete(PROMPT, greedy())).finished
 
 
+class Shy(FCFSPolicy):
+    """Cannot be shown, and does not take anything."""
+
+    def __repr__(self) -> str:
+        raise ValueError("not to be shown")
+
+
+async def test_what_cannot_even_be_shown_is_refused_and_the_engine_goes_on():
+    async with make() as engine:
+        with pytest.raises(ConfigError, match="needed is a name or an object with the methods of Policy"):
+            await engine.swap_policy(type("Nothing", (), {"__repr__": Shy.__repr__})())
+        await engine.swap_policy(Shy())
+        assert (await engine.complete(PROMPT, greedy())).finished
+
+
 async def test_a_policy_that_breaks_is_given_up_and_diagnose_says_so_until_another_takes_over():
     async with make(policy=Failing()) as engine:
         with structlog.testing.capture_logs() as logs:

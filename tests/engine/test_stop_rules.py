@@ -3,6 +3,7 @@
 import re
 from asyncio import CancelledError
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,21 @@ async def test_a_reason_in_plain_text_will_do(reason: str):
         completion = (await engine.complete([9, 1, 2], SamplingParams(max_tokens=30))).outputs[0]
         assert (completion.finish_reason, completion.stop_reason) == (reason, "mine")
         engine.check()
+
+
+@pytest.mark.parametrize("fault", ["bogus", [1], "runner"])
+async def test_an_error_that_a_rule_gives_is_its_own_fault_whatever_it_says(fault: Any):
+    end = Finished(reason=FinishReason.ERROR, error="enough", fault=fault)
+    async with make(stop_rules=[FailsFor("answer", end)]) as engine:
+        with pytest.raises(RequestFailedError, match="enough"):
+            await engine.complete([9, 1, 2], SamplingParams(max_tokens=30))
+        assert (await engine.complete(PROMPT, SamplingParams(max_tokens=3))).finished
+        engine.check()
+
+
+def test_rules_that_are_no_list_are_refused_when_the_engine_is_made():
+    with pytest.raises(ConfigError, match=r"stop_rules is .*, needed is a list"):
+        make(stop_rules=Until())
 
 
 def test_a_rule_that_is_none_is_refused_when_the_engine_is_made():

@@ -295,3 +295,33 @@ async def test_a_trace_shows_that_masks_are_made_while_their_step_is_under_way(t
         assert step["ts"] <= mask["ts"]
         assert mask["ts"] + mask["dur"] <= step["ts"] + step["dur"]
         assert mask["args"]["requests"] == 1
+
+
+class Text(str):
+    """Text with something of its own, as numpy's is."""
+
+    def __str__(self) -> str:
+        return "not this"
+
+
+async def test_text_of_a_class_of_its_own_is_a_constraint_like_any_and_takes_no_compilers_place(shared):
+    for place in range(GrammarConfig().num_compilers + 1):
+        for kind, text in (("regex", f"ab{place}"), ("grammar", f'root ::= "ab{place}"')):
+            assert (await shared.complete("p", params(**{kind: Text(text)}))).text == f"ab{place}"
+    assert (await shared.complete("p", params(regex="good"))).text == "good"
+
+
+async def test_what_an_owner_does_to_a_constraint_afterwards_changes_no_request(shared):
+    choice, schema = ["yes"], {"const": "yes"}
+    asked = [params(choice=choice), params(json_schema=schema)]
+    streams = [shared.generate("p", one) for one in asked]
+    choice[:], schema["const"] = ["no"], "no"
+    texts = ["".join([output.text async for output in stream]) for stream in streams]
+    assert texts == ["yes", '"yes"']
+
+
+async def test_the_error_of_one_of_several_completions_names_the_request_and_no_key(shared):
+    asked = SamplingParams(n=2, structured_output=StructuredOutput(regex="("))
+    with pytest.raises(InvalidRequestError, match=r"\(request mine\)$") as caught:
+        await shared.complete("p", asked, request_id="mine")
+    assert "\0" not in str(caught.value)
