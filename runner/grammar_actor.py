@@ -7,7 +7,7 @@ while the step's masks are made from the tokens of the one before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any
 
@@ -56,6 +56,7 @@ class GrammarActor(Actor):
         self._thread = RunnerThread("grammar masks")
         self._compilers, self._preload = config.num_compilers, config.preload
         self._waiting: dict[GrammarSpec, dict[str, StructuredOutput]] = {}
+        self._numbers: dict[str, int] = {}  # of the arrivals of those who wait
         self._asks: dict[int, Masks] = {}  # by step: masks that are not made yet
         self._deliver: Callable[[GrammarNews], None] | None = None
         self._failure: BaseException | None = None
@@ -104,11 +105,12 @@ class GrammarActor(Actor):
 
     def _prepare(self, news: PrepareGrammars, tasks: TaskGroup, places: anyio.Semaphore) -> None:
         self._forget(news.ended)
+        self._numbers |= news.numbers
         for req_id, structured in news.wanted.items():
             try:
                 spec = spec_of(structured)
             except InvalidRequestError as error:
-                self._tell(GrammarNews(failed={req_id: f"{error} (request {req_id})"}))
+                self._tell(GrammarNews(failed={req_id: f"{error} (request {req_id})"}, numbers=self._take([req_id])))
                 continue
             if spec in self._waiting:
                 self._waiting[spec][req_id] = structured
@@ -120,6 +122,7 @@ class GrammarActor(Actor):
 
     def _forget(self, ended: list[str]) -> None:
         for req_id in ended:
+            self._numbers.pop(req_id, None)
             for waiting in self._waiting.values():
                 waiting.pop(req_id, None)
         if ended and self._manager is not None:
@@ -141,7 +144,7 @@ class GrammarActor(Actor):
             failed = {
                 req_id: f"structured_output.{what} cannot be used: {made} (request {req_id})" for req_id in waiting
             }
-            self._tell(GrammarNews(failed=failed))
+            self._tell(GrammarNews(failed=failed, numbers=self._take(failed)))
             return
         self.cache.put(spec, made.compiled, made.num_bytes)
         self._ready(made.compiled, waiting)
@@ -150,14 +153,19 @@ class GrammarActor(Actor):
         """The matchers first: a plan with one of these requests comes to the thread behind them."""
         if self._manager is None:
             self._manager = self._engine.new_manager()
-        new_matcher = self._engine.new_matcher
+        new_matcher, numbers = self._engine.new_matcher, self._take(waiting)
 
         def add(manager: GrammarManager) -> None:
             for req_id, structured in waiting.items():
-                manager.add(req_id, RequestMatcher(new_matcher(compiled), structured.reasoning_end_token_id))
+                end, number = structured.reasoning_end_token_id, numbers[req_id]
+                manager.add(req_id, RequestMatcher(new_matcher(compiled), end, number=number))
 
         self._on_thread(add)
-        self._tell(GrammarNews(ready=list(waiting)))
+        self._tell(GrammarNews(ready=list(waiting), numbers=numbers))
+
+    def _take(self, waiting: Iterable[str]) -> dict[str, int]:
+        """Who they are that wait no longer."""
+        return {req_id: self._numbers.pop(req_id) for req_id in waiting}
 
     def _tell(self, news: GrammarNews) -> None:
         assert self._deliver is not None
@@ -210,7 +218,9 @@ def _attempt(manager: GrammarManager, work: Callable[[GrammarManager], None]) ->
     began = perf_counter()
     try:
         work(manager)
-        masks, news = manager.take_masks(), GrammarNews(failed=manager.take_refused(), broken=manager.take_broken())
+        masks = manager.take_masks()
+        failed, broken, numbers = manager.take_refused(), manager.take_broken(), manager.take_numbers()
+        news = GrammarNews(failed=failed, broken=broken, numbers=numbers)
         return masks, news if news.failed or news.broken else None, None, began, perf_counter()
     except Exception as error:  # noqa: BLE001 - whatever it is ends the actor, and so the engine
         return [], None, error, began, perf_counter()

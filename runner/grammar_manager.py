@@ -89,6 +89,7 @@ class GrammarManager:
         self._done = 0  # the last step whose tokens are known
         self._refused: dict[str, str] = {}
         self._broken: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
         self._num_masks = self._num_tokens = self._num_rolled_back = self._num_refused = 0
 
     # --- requests come and go
@@ -156,6 +157,11 @@ class GrammarManager:
         broken, self._broken = self._broken, {}
         return broken
 
+    def take_numbers(self) -> dict[str, int]:
+        """The arrivals of those who must end: by now another request may have one's id."""
+        numbers, self._numbers = self._numbers, {}
+        return numbers
+
     def valid_drafts(self, req_id: str, drafts: Sequence[int]) -> list[int]:
         """The longest beginning of these drafts that the request's grammar takes; the request stays where it is."""
         matcher = self._matchers[req_id]
@@ -188,7 +194,7 @@ class GrammarManager:
             if matcher.is_free:  # the request has ended; what a step under way has given is dropped
                 return
             if not matcher.accept(token):
-                matcher.refused = True
+                self._note_end(req_id)
                 self._num_refused += 1
                 self._broken[req_id] = (
                     f"step {step} chose token {token} as output {matcher.num_accepted}, which the grammar forbids: "
@@ -196,6 +202,11 @@ class GrammarManager:
                 )
                 return
             self._num_tokens += 1
+
+    def _note_end(self, req_id: str) -> None:
+        matcher = self._matchers[req_id]
+        matcher.refused = True
+        self._numbers[req_id] = matcher.number
 
     def _masks(self, wanted: _Wanted) -> GrammarOutput:
         live = [entry for entry in wanted.entries if self._is_live(entry)]
@@ -255,7 +266,7 @@ class GrammarManager:
         for entry in live:
             if not bitmask[row].any():
                 bitmask[row] = self._all
-                self._matchers[entry.req_id].refused = True
+                self._note_end(entry.req_id)
                 self._refused[entry.req_id] = (
                     f"its grammar leaves no token of this vocabulary for output {entry.position} "
                     f"(request {entry.req_id})"
@@ -274,7 +285,7 @@ class GrammarManager:
             began = self._clock()
             self._fill([matcher.native], scratch, [0])
             if (took := self._clock() - began) > self._mask_seconds:
-                matcher.refused = True
+                self._note_end(entry.req_id)
                 self._refused[entry.req_id] = (
                     f"a mask of its grammar takes {took:.3f} s, "
                     f"limit is {self._mask_seconds} s (request {entry.req_id})"

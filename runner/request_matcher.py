@@ -22,6 +22,7 @@ class RequestMatcher:
     Args:
         matcher: at the grammar's beginning.
         reasoning_end: outputs up to and with this token are free; None: none are.
+        number: of the request's arrival.
 
     Attributes:
         num_accepted: outputs that it has seen.
@@ -30,9 +31,10 @@ class RequestMatcher:
         refused: the grammar refused a token: nothing is known of it any more.
     """
 
-    __slots__ = ("_begin", "_matcher", "_reasoning_end", "epoch", "last_step", "num_accepted", "refused")
+    __slots__ = ("_begin", "_matcher", "_reasoning_end", "epoch", "last_step", "num_accepted", "number", "refused")
 
-    def __init__(self, matcher: Matcher, reasoning_end: int | None = None) -> None:
+    def __init__(self, matcher: Matcher, reasoning_end: int | None = None, *, number: int = 0) -> None:
+        self.number = number
         self._matcher = matcher
         self._reasoning_end = reasoning_end
         self._begin: int | None = 0 if reasoning_end is None else None  # the first output that the grammar sees

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from .books import Books
 from .departures import Departures, End
@@ -51,6 +51,11 @@ class Arrivals:
         books.keys.hash_known(state)
         return state
 
+    def is_meant(self, numbers: Mapping[str, int]) -> Callable[[str], bool]:
+        """Whether a request that is alive is the arrival that somebody speaks of; any is, where no number is given."""
+        requests = self._books.requests
+        return lambda req_id: req_id in requests and numbers.get(req_id) in (None, requests[req_id].number)
+
     def grammar_news(
         self, ready: Iterable[str], failed: Mapping[str, str], broken: Mapping[str, str], now: float
     ) -> None:
@@ -65,7 +70,7 @@ class Arrivals:
                 grammars.take_back(state)
                 ends[state.request_id] = Finished.by_error(str(error), "policy")
             waiting.refused = False  # it may come before the one that found no room
-        self._departures.finish([(requests[req_id], end) for req_id, end in ends.items() if req_id in requests], now)
+        self._departures.finish([(requests[req_id], end) for req_id, end in ends.items()], now)
 
 
 def too_long(books: Books) -> list[End]:

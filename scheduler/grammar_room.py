@@ -65,6 +65,7 @@ class GrammarRoom:
 
     def take_news(self) -> PrepareGrammars:
         """What they have to hear since the last time; the ends come before the new ones."""
-        news = PrepareGrammars(wanted=self._wanted, ended=self._ended)
+        numbers = {req_id: self._parked[req_id].number for req_id in self._wanted}
+        news = PrepareGrammars(wanted=self._wanted, ended=self._ended, numbers=numbers)
         self._wanted, self._ended = {}, []
         return news

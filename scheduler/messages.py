@@ -96,21 +96,27 @@ class GrammarNews(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Grammars are ready, or their requests must end: each one's reason is its text.
 
     ``failed`` are those whose constraint cannot be honoured, ``broken`` those whose mask the runner did not apply.
+    ``numbers`` says as which arrivals they are meant: a later request of the same id hears nothing of it.
     """
 
     ready: list[str] = []
     failed: dict[str, str] = {}
     broken: dict[str, str] = {}
+    numbers: dict[str, int] = {}
 
 
 # --- to the grammars
 
 
 class PrepareGrammars(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Requests wait for their grammars; others, which had one or waited for it, have ended."""
+    """Requests wait for their grammars; others, which had one or waited for it, have ended.
+
+    ``numbers`` are those of the wanted ones' arrivals.
+    """
 
     wanted: dict[str, StructuredOutput] = {}
     ended: list[str] = []
+    numbers: dict[str, int] = {}
 
 
 # --- to the KV cache

@@ -84,10 +84,21 @@ class Scheduler:
         now: float = 0.0,
         *,
         broken: Mapping[str, str] | None = None,
+        numbers: Mapping[str, int] | None = None,
     ) -> None:
-        """Requests whose grammars are ready join the queue; the others end. Not between ``propose`` and ``commit``."""
+        """Requests whose grammars are ready join the queue; the others end. Not between ``propose`` and ``commit``.
+
+        ``numbers`` are those of the arrivals that are meant: what is told of one that has ended is no news of
+        a later one with its id.
+        """
         self._refuse_within_step("grammar_news")
-        self._arrivals.grammar_news(ready, failed, broken or {}, now)
+        meant = self._arrivals.is_meant(numbers or {})
+        self._arrivals.grammar_news(
+            list(filter(meant, ready)),
+            {req_id: text for req_id, text in failed.items() if meant(req_id)},
+            {req_id: text for req_id, text in (broken or {}).items() if meant(req_id)},
+            now,
+        )
 
     def reject(self, request_id: str, error: CallboardError) -> None:
         """Answer a request that could not be queued."""

@@ -110,8 +110,8 @@ class SchedulerActor(Actor):
                 self._outputs.send_nowait(outputs)
             case CloseSession(session=session):
                 self.core.close_session(session)
-            case GrammarNews(ready=ready, failed=failed, broken=broken):
-                self.core.grammar_news(ready, failed, now, broken=broken)
+            case GrammarNews(ready=ready, failed=failed, broken=broken, numbers=numbers):
+                self.core.grammar_news(ready, failed, now, broken=broken, numbers=numbers)
             case Resume():
                 self.core.set_pause_state(PauseState.UNPAUSED)
                 self._answer_pauses()

@@ -230,3 +230,24 @@ def test_requests_leave_the_queue_from_any_place_of_it():
     for name in "bca":
         policy.remove(states[name])
     assert ([state.request_id for state in policy], len(policy)) == (["d", "e"], 2)
+
+
+@pytest.mark.parametrize("structured", [None, StructuredOutput(regex="b")], ids=["free", "constrained"])
+def test_what_is_told_late_of_a_request_that_has_ended_is_no_news_of_the_next_of_its_id(structured):
+    history = GrammarHistory([], random.Random(0), depth=1, blocks=200)
+    scheduler, told = history.scheduler, []
+    for constraint in (StructuredOutput(regex="a"), structured):
+        params = SamplingParams(structured_output=constraint)
+        scheduler.add_request(Request(request_id="a", prompt_token_ids=[5], sampling_params=params))
+        told.append(scheduler.grammars.take_news().numbers)
+        if constraint is not structured:
+            scheduler.abort("a")
+    scheduler.take_outputs()
+    deferred = scheduler.statistics().num_deferred
+    for late in ({"ready": ["a"], "failed": {}}, {"ready": [], "failed": {"a": "late"}}):
+        scheduler.grammar_news(**late, broken={"a": "late"}, numbers=told[0])
+    assert (scheduler.num_requests, scheduler.statistics().num_deferred) == (1, deferred)
+    if structured:
+        scheduler.grammar_news(["a"], {}, numbers=told[1])
+    assert plan_step(scheduler, history.kv).req_ids == ("a",)
+    scheduler.check()

@@ -207,6 +207,7 @@ def test_the_token_that_ends_the_reasoning_constrains_what_follows_in_the_same_s
 def test_a_request_whose_masks_take_too_long_ends_and_its_neighbours_go_on():
     times = {"now": 0.0}
     slow = matcher(regex="x+")
+    slow.number = 7
 
     def sluggish(matchers, bitmask, places) -> None:
         fill(matchers, bitmask, places)
@@ -219,6 +220,8 @@ def test_a_request_whose_masks_take_too_long_ends_and_its_neighbours_go_on():
     manager.add("b", matcher(regex="[0-9]+"))
     assert set(rows(planned(manager, plan(1, new={"a": [], "b": []}, a=0, b=0))[0])) == {("a", 0), ("b", 0)}
     assert manager.take_refused() == {"a": "a mask of its grammar takes 1.000 s, limit is 0.5 s (request a)"}
+    assert manager.take_numbers() == {"a": 7}
+    assert manager.take_numbers() == {}
     manager.result(plan(1, a=0, b=0), result(1, a=ids("x"), b=ids("5")))
     assert rows(planned(manager, plan(2, a=1, b=1))[0]) == {("b", 1): [END, *DIGITS]}
     manager.check()
