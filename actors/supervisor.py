@@ -172,10 +172,15 @@ class Supervisor:
             self._fail(actor, stray_cancel(f"actor {actor.name!r}", error))
         except BaseExceptionGroup as group:  # trio bundles an error with the cancel that it met
             cancels, errors = group.split(cancelled)
-            if cancels is None or not isinstance(errors, Exception):
+            if errors is None or errors.subgroup((KeyboardInterrupt, SystemExit)):
                 raise
             self._fail(actor, errors)
-            raise cancels from None
+            if cancels is not None:
+                raise cancels from None
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - left to the loop it would be nobody's, and the end of trio
+            self._fail(actor, error)
 
     async def _with_restarts(self, actor: Actor, started: Reply[None]) -> None:
         while True:
@@ -253,9 +258,9 @@ class Supervisor:
         self._restarted[actor.name] = [*recent, now]
         return len(recent) < permission.max_restarts
 
-    def _fail(self, actor: Actor, error: Exception) -> None:
+    def _fail(self, actor: Actor, error: BaseException) -> None:
         actor.enter("failed")
-        cause = _the_one_cause(error)
+        cause = _as_exception(_the_one_cause(error))
         if self.failure is not None:  # one cause; what falls after it falls because of it
             log.warning("actor failed after the cause", actor=actor.name, error=repr(cause))
             return
@@ -278,6 +283,15 @@ def _the_one_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         group: BaseExceptionGroup[BaseException] = error  # pyright: ignore[reportUnknownVariableType]
         error = group.exceptions[0]
+    return error
+
+
+def _as_exception(cause: BaseException) -> Exception:
+    """What waiters may be told: what is no Exception would end their loop."""
+    if isinstance(cause, Exception):
+        return cause
+    error = ActorStoppedError(f"an actor was ended by {cause!r}, which is no Exception")
+    error.__cause__ = cause
     return error
 
 

@@ -37,6 +37,37 @@ async def test_the_cause_is_kept_and_not_raised_when_the_host_says_so():
     assert repr(supervisor.failure) == "OSError('gone')"
 
 
+class Broken(BaseException):
+    """What passes by everybody's ``except Exception``."""
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["alone", "in a task group"])
+@pytest.mark.parametrize("kind", [Broken, GeneratorExit])
+async def test_what_is_no_exception_is_a_cause_like_any_and_ends_no_loop(kind: type[BaseException], grouped: bool):
+    async def breaks() -> None:
+        raise kind("lost")
+
+    async def breaks_in_a_group() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(breaks)
+
+    now, called = Reply(), []
+
+    async def live() -> None:
+        await now
+        await (breaks_in_a_group if grouped else breaks)()
+
+    with pytest.raises(ActorStoppedError, match=r"was ended by .*lost.*, which is no Exception") as caught:  # noqa: PT012
+        async with Supervisor([other := Player("other"), Player("runner", live)]) as supervisor:
+            supervisor.on_failure(called.append)
+            now.set_result(None)
+            await anyio.wait_all_tasks_blocked()
+            assert states(supervisor) == {"other": "stopped", "runner": "failed"}
+    assert isinstance(caught.value.__cause__, kind)
+    assert called == [caught.value]
+    assert other.notes[-1] == "other stops"
+
+
 async def test_a_callback_that_comes_after_the_failure_is_called_at_once():
     error, called = OSError("gone"), []
     now, fail = failing_later(error)
