@@ -33,8 +33,11 @@ _KINDS: dict[str, Kind] = {
     "stop_timeout": (_is_duration, "a number of seconds above 0, up to 1e9 or infinite"),
     "speculative": (lambda value: isinstance(value, SpeculativeConfig | None), "a SpeculativeConfig or None"),
     "grammars": (lambda value: isinstance(value, GrammarConfig), "a GrammarConfig"),
-    "kv_load_failure": (lambda value: value in ("recompute", "fail"), "'recompute' or 'fail'"),
-    "isolation": (lambda value: value in ("thread", "process"), "'thread' or 'process'"),
+    "kv_load_failure": (
+        lambda value: isinstance(value, str) and value in ("recompute", "fail"),
+        "'recompute' or 'fail'",
+    ),
+    "isolation": (lambda value: isinstance(value, str) and value in ("thread", "process"), "'thread' or 'process'"),
 }
 
 
@@ -127,6 +130,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Setting
 
     def __post_init__(self) -> None:
         check_types(((name, getattr(self, name)) for name in self.__struct_fields__), _KINDS)
+        for name, usual in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
+            if getattr(self, name) is None and usual is not None:
+                raise ConfigError(f"{name} is None, needed is a value: whoever wants the default leaves it out")
         at_least("max_waiting", self.max_waiting, 0)
         at_least("max_logprobs", self.max_logprobs, -1)
         if self.max_waiting_tokens is not None:

@@ -16,7 +16,8 @@ _NEEDED = {"messages": "a list of at least one message", "tools": "a list of too
 
 def as_list(name: str, given: Any) -> list[Any]:
     """Messages or tools as a list; they may come from any iterable. Raises InvalidRequestError for what is none."""
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+    no_series = getattr(given, "shape", None) == ()  # pyright: ignore[reportUnknownArgumentType]
+    if no_series or isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         kind = type(given).__name__  # pyright: ignore[reportUnknownArgumentType]
         raise InvalidRequestError(f"{name} is {kind}, needed is {_NEEDED[name]}")
     return list(cast("Iterable[Any]", given))

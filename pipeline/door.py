@@ -11,6 +11,7 @@ import numpy as np
 
 from ..scheduler.errors import InvalidRequestError, NotBuiltError
 from ..scheduler.params import OutputKind, SamplingParams
+from ..scheduler.setting_types import shown
 from .board import MARK
 from .constraints import ConstraintCheck
 from .conversation import Conversation
@@ -64,11 +65,11 @@ class Door:
     def check_options(self, priority: Any, cache_salt: Any, adapter: Any, request_id: str) -> None:
         """Check what says how a request, or a session, is to be served."""
         if not isinstance(priority, int) or isinstance(priority, bool):
-            raise InvalidRequestError(f"priority is {priority!r}, needed is a whole number (request {request_id})")
+            raise InvalidRequestError(f"priority is {shown(priority)}, needed is a whole number (request {request_id})")
         if cache_salt is not None:
             _check_text("cache_salt", cache_salt, "text or None", request_id)
         if adapter is not None:
-            raise NotBuiltError(f"adapter={adapter!r} is not supported yet (request {request_id})")
+            raise NotBuiltError(f"adapter={shown(adapter)} is not supported yet (request {request_id})")
 
     def check_prompt(self, prompt: Any, request_id: str) -> dict[str, Any]:
         """The prompt as fields of ``Prompted``; each token and message of long ones is looked at in the intake."""
@@ -116,13 +117,13 @@ class Door:
 def check_id(name: Any, what: str = "request id") -> None:
     """Raise InvalidRequestError for what cannot name a request, or a session."""
     if not isinstance(name, str) or not name or MARK in name:
-        raise InvalidRequestError(f"{what} is {name!r}, needed is text that is not empty, without NUL")
+        raise InvalidRequestError(f"{what} is {shown(name)}, needed is text that is not empty, without NUL")
     _check_text(what, name, "text", repr(name))
 
 
 def _check_text(what: str, value: Any, needed: str, request_id: str) -> None:
     if not isinstance(value, str):
-        raise InvalidRequestError(f"{what} is {value!r}, needed is {needed} (request {request_id})")
+        raise InvalidRequestError(f"{what} is {shown(value)}, needed is {needed} (request {request_id})")
     if value.isascii():
         return
     try:
@@ -130,14 +131,15 @@ def _check_text(what: str, value: Any, needed: str, request_id: str) -> None:
     except UnicodeEncodeError as error:
         at = error.start
         raise InvalidRequestError(
-            f"{what}[{at}] is {value[at]!r}, half of a surrogate pair, which no UTF-8 can express "
+            f"{what}[{at}] is {shown(value[at])}, half of a surrogate pair, which no UTF-8 can express "
             f"(request {request_id})"
         ) from None
 
 
 def _listed(prompt: Any, request_id: str) -> list[Any]:
     """What should be token ids, as a list of our own."""
-    if isinstance(prompt, bytes | bytearray | dict | set) or not hasattr(prompt, "__iter__"):
+    no_series = getattr(prompt, "shape", None) == ()  # an array of no dimension only seems to be one
+    if no_series or isinstance(prompt, bytes | bytearray | dict | set) or not hasattr(prompt, "__iter__"):
         kind = type(prompt).__name__  # pyright: ignore[reportUnknownArgumentType]
         raise InvalidRequestError(f"prompt is {kind}, needed is text or a list of token ids (request {request_id})")
     if isinstance(prompt, np.ndarray):

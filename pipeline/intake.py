@@ -14,6 +14,7 @@ from ..scheduler.hashing import extend_keys, root_key
 from ..scheduler.kv_groups import GroupSizes
 from ..scheduler.params import SamplingParams
 from ..scheduler.request import Request
+from ..scheduler.setting_types import shown
 from .bad_words import with_token_ids
 from .conversation import Conversation
 from .error_names import about
@@ -174,4 +175,4 @@ def _token_id(place: int, token: Any, request_id: str) -> int:
             return operator.index(token)
     except TypeError:
         pass
-    raise InvalidRequestError(f"prompt[{place}] is {token!r}, needed is a token id (request {request_id})")
+    raise InvalidRequestError(f"prompt[{place}] is {shown(token)}, needed is a token id (request {request_id})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -65,9 +66,9 @@ class GrammarConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("compile_seconds", "mask_seconds"):
             seconds: object = getattr(self, name)
             if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
-                raise ConfigError(f"{name} is {seconds!r}, needed is a number above 0")
+                raise ConfigError(f"{name} is {shown(seconds)}, needed is a number above 0")
         if not isinstance(self.preload, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"preload is {self.preload!r}, needed is True or False")
+            raise ConfigError(f"preload is {shown(self.preload)}, needed is True or False")
         at_least("compile_memory", self.compile_memory, 1 << 20, most=2**63 - 1)
         at_least("num_compilers", self.num_compilers, 1)
         at_least("cache_bytes", self.cache_bytes, 0, most=2**63 - 1)
@@ -109,7 +110,8 @@ def _check_choice(value: Any) -> None:
 
 def _json(kind: str, value: Any) -> str:
     try:
-        return msgspec.json.encode(value).decode()
+        # Not msgspec's own, which writes null for what is no number.
+        return json.dumps(msgspec.to_builtins(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequestError(f"structured_output.{kind} cannot be written as JSON: {error}") from None
 

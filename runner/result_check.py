@@ -9,7 +9,9 @@ import numpy as np
 
 from ..scheduler.errors import RunnerError
 from ..scheduler.plan import IntArray, ModelRunnerOutput, SchedulerOutput
+from ..scheduler.ranges import TOKEN_LIMIT
 from ..scheduler.result_fields import check_fields
+from ..scheduler.setting_types import shown
 from .runner import RunnerInfo
 
 
@@ -91,16 +93,16 @@ def check_result(plan: SchedulerOutput, output: ModelRunnerOutput, vocab_size: i
 def _check_types(plan: SchedulerOutput, output: object) -> None:
     """A runner of a user's own may give anything."""
     if not isinstance(output, ModelRunnerOutput):
-        raise RunnerError(f"the runner gave {output!r} in step {plan.step}, needed is a ModelRunnerOutput")
+        raise RunnerError(f"the runner gave {shown(output)} in step {plan.step}, needed is a ModelRunnerOutput")
     for name in ("sampled_token_ids", "logprobs", "prompt_logprobs", "failed"):
         given: object = getattr(output, name)
         if not isinstance(given, Mapping) and not (name == "sampled_token_ids" and given is None):
-            raise RunnerError(f"the runner gave {name}={given!r} in step {plan.step}, needed is a dict by request")
+            raise RunnerError(f"the runner gave {name}={shown(given)} in step {plan.step}, needed is a dict by request")
     token_ids: object = output.token_ids
     if token_ids is None:
         return
     if not isinstance(token_ids, np.ndarray):
-        raise RunnerError(f"the runner gave {token_ids!r} as token_ids in step {plan.step}, needed is an array")
+        raise RunnerError(f"the runner gave {shown(token_ids)} as token_ids in step {plan.step}, needed is an array")
     if token_ids.dtype.kind != "i" or token_ids.ndim != 1:
         kind = f"{token_ids.ndim}-dimensional {token_ids.dtype}"
         raise RunnerError(f"the runner gave a {kind} array in step {plan.step}, needed are whole numbers in a row")
@@ -122,14 +124,18 @@ def _tokens_of_lists(plan: SchedulerOutput, output: ModelRunnerOutput, wanted: i
     given: Mapping[str, object] = output.sampled_token_ids or {}
     tokens: list[int] = []
     for req_id, some in given.items():
-        if not isinstance(some, Sequence) or not all(isinstance(token, int | np.integer) for token in some):
+        if not isinstance(some, Sequence) or not all(map(_is_token, some)):
             raise RunnerError(
-                f"the runner gave {some!r} in step {plan.step}, needed is a list of token ids (request {req_id})"
+                f"the runner gave {shown(some)} in step {plan.step}, needed is a list of token ids (request {req_id})"
             )
         tokens += some
     if wanted > len(output.failed) and not tokens:
         raise RunnerError(f"the runner gave no token in step {plan.step}, {wanted} requests sample")
     return np.array(tokens, np.int64)
+
+
+def _is_token(given: object) -> bool:
+    return isinstance(given, int | np.integer) and not isinstance(given, bool) and 0 <= int(given) < TOKEN_LIMIT
 
 
 def check_one_token_each(plan: SchedulerOutput, output: ModelRunnerOutput) -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from .errors import InvalidRequestError
 from .ranges import TOKEN_LIMIT, number, whole
+from .setting_types import shown
 
 LARGEST_PENALTY = 2.0
 # Logits are divided by these. The limits keep what any model gives far from what float32 can hold.
@@ -41,7 +42,7 @@ def checked_bias(bias: Any) -> dict[int, float] | None:
     if bias is None:
         return None
     if not isinstance(bias, Mapping):
-        raise InvalidRequestError(f"logit_bias is {bias!r}, needed is a dict of token ids and numbers")
+        raise InvalidRequestError(f"logit_bias is {shown(bias)}, needed is a dict of token ids and numbers")
     pairs = cast("Mapping[Any, Any]", bias)
     for token, value in pairs.items():
         whole("logit_bias token", token, 0, TOKEN_LIMIT)
@@ -75,11 +76,11 @@ def checked_words(name: str, words: Any) -> tuple[str, ...] | None:
         return None
     listed = _listed(name, words, "a list of strings that are not empty")
     if not all(isinstance(word, str) and word.strip() for word in listed):
-        raise InvalidRequestError(f"{name} is {words!r}, needed is a list of strings that are not empty")
+        raise InvalidRequestError(f"{name} is {shown(words)}, needed is a list of strings that are not empty")
     return tuple(listed)
 
 
 def _listed(name: str, values: Any, needed: str) -> Sequence[Any]:
     if isinstance(values, list | tuple):
         return cast("Sequence[Any]", values)
-    raise InvalidRequestError(f"{name} is {values!r}, needed is {needed}")
+    raise InvalidRequestError(f"{name} is {shown(values)}, needed is {needed}")

@@ -23,6 +23,7 @@ from .logit_params import (
 from .ranges import TOKEN_LIMIT, of_kind
 from .ranges import number as _number
 from .ranges import whole as _whole
+from .setting_types import shown
 
 
 class _Parameters(NamesChecked):
@@ -182,8 +183,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Param
             _whole("max_tokens", self.max_tokens, 1, 2**63)
             if self.min_tokens > self.max_tokens:
                 raise InvalidRequestError(f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}")
+        of_kind("output_kind", self.output_kind, (str,), "'delta', 'cumulative' or 'final'")
         if self.output_kind not in ("delta", "cumulative", "final"):
-            raise InvalidRequestError(f"output_kind is {self.output_kind!r}, known are 'delta', 'cumulative', 'final'")
+            raise InvalidRequestError(
+                f"output_kind is {shown(self.output_kind)}, known are 'delta', 'cumulative', 'final'"
+            )
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "skip_reading_prefix_cache"):
             of_kind(name, getattr(self, name), (bool,), "True or False")
         none = type(None)
@@ -192,7 +196,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Param
         of_kind("structured_output", structured, (StructuredOutput, none), "a StructuredOutput or None")
         _check_stops(self.stop)
         if not isinstance(self.stop_token_ids, list | tuple | None):
-            raise InvalidRequestError(f"stop_token_ids is {self.stop_token_ids!r}, needed is a list of token ids")
+            raise InvalidRequestError(f"stop_token_ids is {shown(self.stop_token_ids)}, needed is a list of token ids")
         for token in self.stop_token_ids or ():
             _whole("stop_token_ids", token, 0, TOKEN_LIMIT)
         check_penalties(self.presence_penalty, self.frequency_penalty, self.repetition_penalty)

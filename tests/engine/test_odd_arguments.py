@@ -5,10 +5,11 @@ import re
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 from toy_engine import PROMPT, greedy, idle, make
 
-from callboard import ConfigError, Engine, EngineConfig, EngineDeadError, InvalidRequestError
+from callboard import ConfigError, Engine, EngineConfig, EngineDeadError, InvalidRequestError, SamplingParams
 from callboard.runner import SimulatedRunner
 from callboard.runner.toy_model import toy_tokens
 from callboard.scheduler import ModelRunnerOutput
@@ -114,3 +115,40 @@ async def test_a_runner_that_breaks_what_later_steps_count_on_is_refused_by_name
 async def test_a_request_that_got_no_token_in_a_step_gets_it_in_the_next_where_none_is_planned_ahead():
     async with Engine(EngineConfig(block_size=4, steps_in_flight=1), runner=Stuttering(0)) as engine:
         assert await both(engine) == [toy_tokens([n, *PROMPT], 8, 100) for n in range(2)]
+
+
+@pytest.mark.parametrize("name", ["steps_in_flight", "block_size", "policy", "grammars", "stop_timeout"])
+def test_none_for_a_setting_that_has_a_value_is_refused_by_name(name: str):
+    with pytest.raises(ConfigError, match=f"{name} is None, needed is"):
+        EngineConfig(**{name: None})
+
+
+@pytest.mark.parametrize("given", [np.array(5), np.array(None)], ids=str)
+async def test_an_array_of_no_dimension_is_no_prompt_and_no_conversation(given: Any):
+    async with Engine(EngineConfig(block_size=4), runner=SimulatedRunner(block_size=4)) as engine:
+        with pytest.raises(InvalidRequestError, match="prompt is ndarray, needed is text or a list of token ids"):
+            engine.generate(given)
+
+
+@pytest.mark.parametrize("token", [2**70, True, -1, "7"])
+async def test_a_token_that_is_none_is_a_fault_of_the_runner_by_name(token: Any):
+    class Odd(SimulatedRunner):
+        async def execute(self, plan, submitted) -> ModelRunnerOutput:
+            ids = [req_id for req_id, samples in zip(plan.req_ids, plan.samples.tolist(), strict=True) if samples]
+            return ModelRunnerOutput(step=plan.step, sampled_token_ids={req_id: [token] for req_id in ids})
+
+    async with Engine(EngineConfig(block_size=4), runner=Odd(block_size=4)) as engine:
+        with pytest.raises(EngineDeadError) as caught:
+            await engine.complete(PROMPT, greedy())
+    assert isinstance(caught.value.__cause__, RunnerError)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"stop_token_ids": "x" * 100_000}, {"output_kind": "x" * 100_000}, {"bad_words": "x" * 100_000}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_refusal_does_not_repeat_all_of_what_it_refuses(wrong: dict[str, Any]):
+    with pytest.raises(InvalidRequestError) as caught:
+        SamplingParams(**wrong)
+    assert len(str(caught.value)) < 1000

@@ -9,6 +9,9 @@ import pytest
 from schemas import GRAMMARS, REGEXES, SCHEMAS
 from small_grammars import as_json, matcher, walk
 
+from callboard import InvalidRequestError, StructuredOutput
+from callboard.runner.grammar_spec import spec_of
+
 WALKS = 25
 
 
@@ -76,3 +79,9 @@ def test_a_structural_tag_constrains_what_is_inside_it():
         inside = re.fullmatch(rb"<f>(.*)</f>", data, re.DOTALL)
         assert inside, data
         jsonschema.validate(as_json(inside[1]), SCHEMAS["flat"])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_what_is_no_number_of_json_is_refused_in_an_object_as_in_a_text(value: float):
+    with pytest.raises(InvalidRequestError, match="cannot be written as JSON"):
+        spec_of(StructuredOutput(json_schema={"const": value}))
