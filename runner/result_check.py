@@ -9,7 +9,6 @@ import numpy as np
 
 from ..scheduler.errors import RunnerError
 from ..scheduler.plan import IntArray, ModelRunnerOutput, SchedulerOutput
-from ..scheduler.ranges import TOKEN_LIMIT
 from ..scheduler.result_fields import check_fields
 from ..scheduler.setting_types import shown
 from .runner import RunnerInfo
@@ -134,8 +133,11 @@ def _tokens_of_lists(plan: SchedulerOutput, output: ModelRunnerOutput, wanted: i
     return np.array(tokens, np.int64)
 
 
+WIDEST = 2**63  # what a column of whole numbers holds; the limits of the vocabulary are looked at in the column
+
+
 def _is_token(given: object) -> bool:
-    return isinstance(given, int | np.integer) and not isinstance(given, bool) and 0 <= int(given) < TOKEN_LIMIT
+    return isinstance(given, int | np.integer) and not isinstance(given, bool) and abs(int(given)) < WIDEST
 
 
 def check_one_token_each(plan: SchedulerOutput, output: ModelRunnerOutput) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ConfigError
-from .messages import Finished
+from .messages import Fault, Finished
 from .repetition import REPEATED
 from .request import FinishReason, Request
 from .request_state import RequestState
@@ -53,8 +53,10 @@ def as_end(answer: object) -> Finished | None:
     stop_reason, error = cast("tuple[Any, Any]", (answer.stop_reason, answer.error))
     if not isinstance(stop_reason, int | str | None) or not isinstance(error, str | None):
         raise ConfigError(f"check gave {shown(answer)}, needed are a stop_reason of int or text and an error of text")
-    # Plain text, equal to a reason, will do. Whose fault an end is, a rule does not choose.
-    return msgspec.structs.replace(answer, reason=FinishReason(answer.reason), fault="rule")
+    # Plain text, equal to a reason, will do. Whose fault an error is, a rule does not choose.
+    reason = FinishReason(answer.reason)
+    fault: Fault = "rule" if reason is FinishReason.ERROR else "request"
+    return msgspec.structs.replace(answer, reason=reason, fault=fault)
 
 
 def check_token(
