@@ -131,6 +131,7 @@ def test_searches_that_share_an_automaton_make_each_state_once():
     assert first.feed("at") == ("stop that", None)
 
 
+@pytest.mark.slow
 def test_many_stop_strings_that_are_ends_of_one_another_need_no_deep_recursion():
     whole = "".join(map(chr, range(1000, 2000)))
     stops = [whole[start:] + "!" for start in range(1000)]

@@ -27,6 +27,7 @@ def test_smollm2_gives_the_ids_of_llamacpp() -> None:
     assert differing(tokenizer("smollm2"), "SmolLM2") == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(isinstance(find_shipped("gemma3-270m"), str), reason=str(find_shipped("gemma3-270m")))
 def test_gemma3_gives_the_ids_of_llamacpp_and_its_texts_come_back() -> None:
     found = tokenizer("gemma3-270m")

@@ -70,6 +70,7 @@ def _first_head_without_room(seed: int, backfill: int) -> tuple[str | None, dict
     return head, steps
 
 
+@pytest.mark.slow
 def test_in_random_workloads_no_head_without_room_is_later_for_those_who_pass_it():
     heads = 0
     for seed in range(150):

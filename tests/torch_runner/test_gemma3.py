@@ -37,6 +37,7 @@ def reference(**changes: Any) -> Any:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

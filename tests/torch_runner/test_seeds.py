@@ -58,6 +58,7 @@ def neighbour(number: int) -> SamplingParams:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_seed_gives_the_same_tokens_however_the_request_is_run(anyio_backend: str, params: dict[str, Any]):
